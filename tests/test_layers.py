@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import chain, measured
+from benchmarks.house import chain
+from benchmarks.house import imported as module_imports
 from tests.sweep import for_each
 
 pytestmark = pytest.mark.xdist_group("layers")  # one process parses the modules
@@ -89,6 +90,7 @@ def imported(nodes: Iterable[ast.AST]) -> list[str]:
     return found
 
 
+@cache
 def parsed(path: Path) -> ast.Module:
     """Return a module without what it imports for types alone."""
     tree = ast.parse(path.read_text())
@@ -133,7 +135,13 @@ def test_solvers_are_imported_inside_functions(path: Path) -> None:
 @cache
 def neighbours() -> dict[str, frozenset[str]]:
     """Return which modules each module imports, anywhere in it."""
-    return {module.name: module.imports for module in measured(ROOT)}
+    named = {
+        ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in MODULES
+    }
+    return {name: module_imports(parsed(path), named) for name, path in named.items()}
 
 
 def test_no_import_leads_back_to_where_it_came_from() -> None:
