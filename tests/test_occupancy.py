@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from taccl.timing.message_costs import reversed_uses, uses_of
 from taccl.timing.occupancy import (
     NEVER,
     NOTHING,
@@ -20,6 +19,7 @@ from taccl.timing.occupancy import (
     occupy,
     reserve,
 )
+from taccl.timing.retiming import reversed_uses, uses_of
 from taccl.topology.symmetry import make_group
 from tests.generators import random_problem, star5
 from tests.sweep import for_each

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.model.routes import Network, build_network
-from taccl.timing.message_costs import uses_of
 from taccl.timing.occupancy import Uses
+from taccl.timing.retiming import uses_of
 
 if TYPE_CHECKING:
     from taccl.model.problem import Problem

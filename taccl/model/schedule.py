@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from taccl.collectives import Collective, chunk_size_of
 from taccl.collectives.slots import Batch, Slots, fit_layouts, place_chunks
-from taccl.timing.message_costs import batch_uses
-from taccl.timing.retiming import Columns, times_of
+from taccl.timing.retiming import Columns, batch_uses, times_of
 from taccl.topology.fans import NO_FANS, FanTable, Legs, make_fans
 from taccl.topology.graph import Permutation, Topology
 from taccl.topology.symmetry import Group, make_group

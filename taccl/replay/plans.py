@@ -43,7 +43,7 @@ Approximated: who gets a semaphore that several threadblocks give, and in which 
 use one channel, is settled before there are times. A plan that is right depends only on the first.
 
 **Fans.** What operations that flow together bring is added up edge by edge
-(:mod:`taccl.timing.message_costs`), engines and what goes through the switch for its own sender
+(:mod:`taccl.timing.retiming`), engines and what goes through the switch for its own sender
 included, and all last as long as the busiest edge.
 """
 
@@ -91,7 +91,7 @@ from taccl.replay.machine import machine_of
 from taccl.replay.timing import SPENT, WORTH_COMPILED, is_loaded, run_machine
 from taccl.replay.trace import Span, Trace, Why
 from taccl.synth.templates.in_network import tree
-from taccl.timing.message_costs import fan_uses
+from taccl.timing.retiming import fan_uses
 from taccl.topology.fans import Fan, FanTable, make_fans, wrong_fan
 from taccl.topology.graph import Rank, Topology
 from taccl.topology.symmetry import make_group

@@ -34,7 +34,7 @@ from taccl.report.played import Played, link_text
 from taccl.report.tables import NcclTime, best_of_engines, verdict
 from taccl.report.text import escaped, number_text, us_text
 from taccl.report.whereabouts import program_where, schedule_where
-from taccl.timing.message_costs import fan_uses
+from taccl.timing.retiming import fan_uses
 from taccl.topology.graph import Topology
 from taccl.units import Time, counted, format_size, gigabytes_per_second
 

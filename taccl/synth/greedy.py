@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from taccl.model.routes import Arc, Demand, Network, Routes
-from taccl.timing.message_costs import as_list, as_lists, uses_of
 from taccl.timing.occupancy import earliest_start, occupy
+from taccl.timing.retiming import as_list, as_lists, uses_of
 from taccl.topology.graph import Rank
 from taccl.units import Time
 

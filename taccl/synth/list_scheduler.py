@@ -23,8 +23,8 @@ from taccl.synth.list_scheduler_loop import State, Work
 from taccl.synth.plan import Message, Plan
 from taccl.timing import occupancy
 from taccl.timing.jit import jit, report_compilation
-from taccl.timing.message_costs import as_list, as_lists, uses_of
 from taccl.timing.occupancy import NOTHING, Uses, earliest_start, occupy
+from taccl.timing.retiming import as_list, as_lists, uses_of
 from taccl.units import Time
 
 Key = tuple[int, ...]

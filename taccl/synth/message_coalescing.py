@@ -27,8 +27,7 @@ from taccl.synth.list_scheduler import (
     messages_by_start,
 )
 from taccl.synth.plan import Adjacency, Message, Plan, plan_decisions, rows_of
-from taccl.timing.message_costs import reversed_uses
-from taccl.timing.retiming import starts_in_order
+from taccl.timing.retiming import reversed_uses, starts_in_order
 
 Pair = tuple[Message, Message]
 

@@ -5,7 +5,7 @@ trees are the same, and what was sent last is sent first. So what an engine does
 (messages joined where nothing waits for what comes first) serves reductions as well. Times are
 computed anew: an alpha that keeps no edge busy lies at the other end of its message then. That can
 take longer than the gather, so a search for routes turns its arcs round instead, and holds
-resources up to the arrival (:func:`taccl.timing.message_costs.reversed_uses`).
+resources up to the arrival (:func:`taccl.timing.retiming.reversed_uses`).
 """
 
 from dataclasses import dataclass, replace

@@ -2,7 +2,7 @@
 
 Plain functions on flat integer arrays (or lists), which every scheduler calls and the compiled
 loops inline. What a message costs is a row of :class:`Uses`, and the timing rule is nothing but
-what stands in that row (:func:`taccl.timing.message_costs.uses_of`): ``occupy`` holds the edges of
+what stands in that row (:func:`taccl.timing.retiming.uses_of`): ``occupy`` holds the edges of
 a link for its overhead and the bytes, ``delay`` for the bytes alone, and a rule in which alpha
 holds the connection gives a message one more resource, its connection, held up to its arrival.
 

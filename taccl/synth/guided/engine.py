@@ -33,8 +33,8 @@ from taccl.synth.staged.routing import networks
 from taccl.synth.templates.classical import grid_schedules
 from taccl.synth.time_reversal import mirrored, played_backwards
 from taccl.timing.deadline import Deadline
-from taccl.timing.message_costs import uses_of
 from taccl.timing.occupancy import free_after
+from taccl.timing.retiming import uses_of
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.model.arcs import Arcs, Wanted
-from taccl.timing.message_costs import reversed_uses
 from taccl.timing.occupancy import Uses
+from taccl.timing.retiming import reversed_uses
 
 Times = NDArray[np.int64]
 Numbers = NDArray[np.int32]
