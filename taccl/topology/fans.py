@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from taccl.errors import InputError
 from taccl.topology.graph import Multicast, Topology
 from taccl.topology.links import LinkTable
-from taccl.topology.symmetry import Group
 from taccl.units import Time
+
+if TYPE_CHECKING:
+    from taccl.topology.symmetry import Group
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
@@ -125,7 +127,7 @@ class FanTable:
             ~of_fan | self.leg_fresh[leg],
         )
 
-    def close(self, group: Group) -> "FanTable":
+    def close(self, group: "Group") -> "FanTable":
         """Return the fans with all their images under a `group`, in order of turn and arcs.
 
         Raises InputError when a symmetry takes an arc to none.
@@ -138,7 +140,7 @@ class FanTable:
             found |= dict.fromkeys(todo)
         return make_fans(group.topology, sorted(found))
 
-    def image(self, group: Group, element: int) -> Int32:
+    def image(self, group: "Group", element: int) -> Int32:
         """Return where an `element` of a `group` takes every fan.
 
         Raises InputError when it takes one to none: then the table lacks images.
@@ -154,7 +156,7 @@ class FanTable:
         return np.array([number[there] for there in images], dtype=np.int32)
 
     @staticmethod
-    def _images(group: Group, element: int, fans: Sequence[Fan]) -> list[Fan]:
+    def _images(group: "Group", element: int, fans: Sequence[Fan]) -> list[Fan]:
         where = group.vertex_row(element)
         used = sorted({arc for fan in fans for arc in (*fan.into, *fan.out)})
         images = group.arc_images(element, np.array(used, dtype=np.int64)).tolist()

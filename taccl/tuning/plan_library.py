@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import lcm, prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taccl.apps.plans import ALIGNMENT, Made, Wanted, best_plan
 from taccl.errors import LoweringError
@@ -27,8 +27,10 @@ from taccl.replay.plans import replay_plan
 from taccl.report.text import us
 from taccl.timing.deadline import Deadline
 from taccl.topology.graph import Topology
-from taccl.tuning.library import Library
 from taccl.units import Time
+
+if TYPE_CHECKING:
+    from taccl.tuning.library import Library
 
 FOLDER = "plans"
 
@@ -68,7 +70,7 @@ class Chosen:
         return max(rank.scratch_chunks for rank in self.plan.ranks)
 
 
-def plan_texts(library: Library, version: str, deadline: Deadline) -> dict[str, str]:
+def plan_texts(library: "Library", version: str, deadline: Deadline) -> dict[str, str]:
     """Return the files of a directory of plans, by their names, of what a `library` has chosen.
 
     The plans are for a `version` of MSCCL++. After the `deadline` each range gets the plan that is
@@ -174,7 +176,7 @@ the process group is made, and start the program with MSCCL++'s NCCL library:
 
 
 def _chosen(
-    program: Program, library: Library, sizes: Sequence[int], version: str, deadline: Deadline
+    program: Program, library: "Library", sizes: Sequence[int], version: str, deadline: Deadline
 ) -> dict[bool, Chosen]:
     """Return the plan of each mode that a program serves, over some sizes."""
     topology = library.topology
