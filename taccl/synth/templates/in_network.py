@@ -305,16 +305,13 @@ def _across_rails(problem: Problem, *, fused: bool) -> Iterator[Decisions]:
             trees[place] = min(right, key=lambda fan: len(fan.into) + len(fan.out))
     units = count // each
     for rounds in [k for k in range(1, min(units, MOST_ROUNDS) + 1) if units % k == 0]:
-        for whole in (True,) if fused else (True, False):
-            if fused or _crosses(len(servers), units // rounds, whole=whole):
+        # Whole sums are exchanged by bits; parts are as many as there are servers.
+        several = len(servers) > 2 and units // rounds % len(servers) == 0
+        for whole, exists in ((True, len(servers).bit_count() == 1), (False, several)):
+            if exists if not fused else whole:
                 made = _pipelined(problem, inside, rails, trees, rounds, whole=whole)
                 if made is not None:
                     yield made
-
-
-def _crosses(servers: int, chunks: int, *, whole: bool) -> bool:
-    """Tell whether so many chunks can be summed over servers, whole or in parts."""
-    return servers & (servers - 1) == 0 if whole else servers > 2 and chunks % servers == 0
 
 
 def _pipelined(
