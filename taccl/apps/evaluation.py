@@ -5,7 +5,7 @@ of a collective.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -335,10 +335,10 @@ def at_size(schedule: Schedule, topology: Topology, size: int, file: str | None 
     return made
 
 
-def schedule_rows(
+def timed_schedules(
     files: Sequence[str], topology: Topology, sizes: Sequence[int]
-) -> tuple[Row, ...]:
-    """Return a row for each schedule of some `files` at each of some `sizes` in bytes.
+) -> Iterator[tuple[Row, Schedule]]:
+    """Yield a row for each schedule of some `files` at each of some `sizes` in bytes, and it there.
 
     Where a schedule has fans, switches of the `topology` copy and add as it says; without fans the
     bound is that of messages from rank to rank.
@@ -346,7 +346,6 @@ def schedule_rows(
     Raises InputError when a file can't be read or is for another machine; ScheduleError when what
     it says is wrong.
     """
-    rows = []
     for file in files:
         schedule = read_schedule(file)
         fused = len(schedule.fans) > 0
@@ -355,10 +354,10 @@ def schedule_rows(
         for size in sizes:
             made = at_size(schedule, machine, size, file)
             proved = bound(size)
-            rows.append(Row(
+            row = Row(
                 schedule.collective.name, machine.name, machine.num_ranks, size, made.makespan,
                 file=file, program="schedule", alpha_rule=machine.alpha_rule_stated,
                 costs=machine.costs, bound=proved[1] if proved else None,
                 bound_kind=proved[0] if proved else "", wrong=0, note="makespan of the schedule",
-            ))  # fmt: skip
-    return tuple(rows)
+            )  # fmt: skip
+            yield row, made

@@ -12,6 +12,7 @@ from taccl.apps.request import Synthesis
 from taccl.errors import InputError
 from taccl.files import check_outputs, read_bytes, write_all_atomic
 from taccl.model.problem import Candidate
+from taccl.model.schedule import Schedule
 from taccl.replay.cost import model_of
 from taccl.replay.nccl import Settings, fastest, machine_of
 from taccl.replay.sweep import Row, bounds_of, row_of
@@ -20,7 +21,7 @@ from taccl.report.explain import Explanation, explanation_text
 from taccl.report.html import View, page, schedule_data, timeline_data
 from taccl.report.played import Played
 from taccl.report.tables import NcclTime, columns_of
-from taccl.report.trace import chrome_trace
+from taccl.report.trace import chrome_trace, schedule_trace
 from taccl.topology.graph import Topology
 from taccl.units import Time, format_time, microseconds
 
@@ -109,6 +110,43 @@ def evaluation_text(
     return f"{written.rstrip()}\n{start.rstrip()}\n{text}\n"
 
 
+def write_schedules(wanted: Wanted, timed: Sequence[tuple[Row, Schedule]]) -> None:
+    """Write the trace and the page that are `wanted` of schedules, each at the last of its sizes.
+
+    `timed` has all sizes of the first, then of the next; a trace is of the only one.
+    """
+    rows = [row for row, _ in timed]
+    last = {row.file: (row, schedule) for row, schedule in timed}.values()
+    texts: dict[str | Path, str] = {}
+    if wanted.trace is not None:
+        ((_, schedule),) = last
+        texts[wanted.trace] = schedule_trace(schedule)
+    if wanted.html is not None:
+        views = [
+            _schedule_view(row, schedule, (
+                ("sha256 of the file", hashlib.sha256(read_bytes(row.file)).hexdigest()),
+                ("rules", schedule.topology.rules_stated),
+            ))
+            for row, schedule in last
+        ]  # fmt: skip
+        topology = views[0].topology
+        title = f"taccl evaluate on {topology.name}"
+        texts[wanted.html] = page(title, rows, views, _nccl(topology))
+    write_all_atomic(texts)
+
+
+def _schedule_view(
+    row: Row,
+    schedule: Schedule,
+    facts: tuple[tuple[str, str], ...],
+    candidates: Sequence[Candidate] = (),
+) -> View:
+    timeline, edge_busy = schedule_data(schedule)
+    return View(
+        row, schedule.topology, timeline, edge_busy, facts=facts, candidates=tuple(candidates)
+    )
+
+
 def _nccl(topology: Topology) -> NcclTime:
     """Return what NCCL's model expects, its inputs estimated from the topology."""
     machine = machine_of(topology, Settings())
@@ -153,11 +191,7 @@ def synthesis_page(found: Synthesis) -> str:
             alpha_rule=topology.alpha_rule_stated, costs=topology.costs, bound=found.bound.time,
             bound_kind=found.bound.kind,
         )  # fmt: skip
-        timeline, edge_busy = schedule_data(schedule)
-        view = View(
-            row, topology, timeline, edge_busy, facts=_facts(found),
-            candidates=tuple(found.candidates),
-        )  # fmt: skip
+        view = _schedule_view(row, schedule, _facts(found), found.candidates)
         return page(title, [row], [view], _nccl(topology))
     setting = Setting(topology, model_of(target.runtime, target.element_bytes))
     bound = bounds_of(topology, schedule.collective, message_bytes=target.message_bytes)

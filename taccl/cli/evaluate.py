@@ -88,7 +88,7 @@ def evaluate(
 ) -> None:
     """Replay programs on a topology, size by size, beside the bound."""
     from taccl.apps import evaluation, plans, reports
-    from taccl.apps.evaluation import is_schedule, schedule_rows
+    from taccl.apps.evaluation import is_schedule, timed_schedules
     from taccl.apps.inputs import read_input, whole_size
     from taccl.apps.networks import MachineOptions, load_machine
     from taccl.mscclpp.plan import Plan
@@ -105,9 +105,10 @@ def evaluate(
         files = [file for file in files if file not in scheduled]
     if scheduled:
         _refused({
-            "--scenario": scenario, "--trace": trace, "--html": html, "--explain": explain or None,
-            "--route": route or None,
+            "--scenario": scenario, "--explain": explain or None, "--route": route or None,
         }, "schedules")  # fmt: skip
+    if scheduled and files:
+        _refused({"--trace": trace, "--html": html}, "schedules beside programs")
     options = MachineOptions(
         nodes, fabric, sketch, alpha_rule, group_of(ranks, relays), in_network=True
     )
@@ -146,10 +147,14 @@ def evaluate(
         sizes = [whole_size(files, sizes[0])]
     rows = evaluation.evaluate([file for file in files if file not in planned], sizes, setting)
     rows += plans.plan_rows(planned, machine, sizes, model)
-    rows += schedule_rows(scheduled, machine, sizes)
+    timed = list(timed_schedules(scheduled, machine, sizes))
+    rows += tuple(row for row, _ in timed)
     if case is not None:
         rows = evaluation.under(case, setting, rows)
         setting = evaluation.left_of(case, setting)
+    if scheduled:
+        reports.write_schedules(wanted, timed)
+        wanted = replace(wanted, trace=None, html=None)
     text = reports.evaluation_text(wanted, WRITERS[form](rows), files, rows, setting)
     typer.echo(text.rstrip("\n"))
 

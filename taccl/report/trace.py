@@ -12,6 +12,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
+from taccl.model.schedule import Schedule
 from taccl.replay.trace import Span
 from taccl.report.played import Played, link_text, span_label
 from taccl.report.text import us
@@ -25,6 +26,43 @@ BUSY, FLYING = range(2)
 def chrome_trace(played: Played) -> str:
     """Return the JSON text of a replay; of a program that can't run, one without spans."""
     return trace_text(head_of(played), events_of(played))
+
+
+def schedule_trace(schedule: Schedule) -> str:
+    """Return the JSON text of a schedule: a process a rank that sends, a thread a link it uses.
+
+    What switches copy or add is a thread for each fan, in a process of their own.
+    """
+    full, table = schedule.expand(), schedule.topology.links
+    ranks, messages = schedule.topology.num_ranks, defaultdict(list)
+    for send in full.sends():
+        messages[send.batch, send.link].append(send)
+    events: list[Event] = []
+    used = sorted({link for _, link in messages})
+    senders = {link: int(table.src[link]) if link < len(table) else ranks for link in used}
+    for pid in sorted(set(senders.values())):
+        name = "switches" if pid == ranks else f"rank {pid}"
+        events.append({
+            "name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": name}
+        })  # fmt: skip
+    for link, pid in senders.items():
+        name = f"fan {link - len(table)}" if pid == ranks else f"to {int(table.dst[link])}"
+        events.append({
+            "name": "thread_name", "ph": "M", "pid": pid, "tid": link, "args": {"name": name}
+        })  # fmt: skip
+    for (batch, link), message in sorted(messages.items(), key=lambda one: one[1][0].start):
+        first, kind = message[0], "reduce" if message[0].reduce else "send"
+        chunks = ", ".join(str(send.chunk) for send in message)
+        where = (senders[link], link)
+        told: Event = {"size_bytes": int(len(message) * full.chunk_size), "batch": batch}
+        events.append(_span(
+            f"{kind} {chunks}", kind, where, (first.start, first.end - first.start), told
+        ))  # fmt: skip
+    head = {
+        "collective": schedule.collective.name, "topology": schedule.topology.name,
+        "time_us": us(schedule.makespan), "alpha_rule": schedule.topology.alpha_rule_stated,
+    }  # fmt: skip
+    return trace_text(head, events)
 
 
 def head_of(played: Played) -> dict[str, object]:

@@ -41,6 +41,34 @@ def test_commands_let_switches_add_only_where_the_runtime_can(run: Run, tmp_path
     assert (done.status, "--in-network" in done.err) == (2, True)
 
 
+def test_a_schedule_file_is_drawn_at_other_sizes(run: Run, tmp_path: Path) -> None:
+    file = written(nvls(), tmp_path / "nvls.yaml")
+    made, trace, page = (tmp_path / name for name in ("made.json", "trace.json", "page.html"))
+    done = run("synthesize", file, "allreduce", "--size", "4KB", "--chunks", "1", "--engine",
+               "nvls", "--runtime", "none", "--quiet", "--schedule", made)  # fmt: skip
+    assert done.status == 0, done.err
+    evaluate = ("evaluate", made, "--topology", file)
+    done = run(*evaluate, "-b", "4KB", "-e", "8KB", "--trace", trace, "--html", page, "--json")
+    assert done.status == 0, done.err
+    times = [row["time_us"] for row in json.loads(done.out)["rows"]]
+    # 2 alpha, and 5/4 of the bytes.
+    assert times == [7, 12]
+    drawn = json.loads(trace.read_text())
+    assert drawn["otherData"]["time_us"] == times[-1]
+    spans = [event for event in drawn["traceEvents"] if event["ph"] == "X"]
+    assert max(span["ts"] + span["dur"] for span in spans) == times[-1]
+    # A fan for each chunk adds and copies it, and no message goes from rank to rank.
+    assert len(spans) == 4
+    assert {event["args"]["name"] for event in drawn["traceEvents"]
+            if event["name"] == "process_name"} == {"switches"}  # fmt: skip
+    assert "12" in page.read_text()
+    program = tmp_path / "program.xml"
+    assert run("synthesize", file, "allreduce", "--size", "4KB", "--engine", "ring", "--quiet",
+               "-o", program).status == 0  # fmt: skip
+    done = run(*evaluate, program, "--html", page)
+    assert (done.status, "--html: is not known for schedules beside programs" in done.err) == (2, 1)
+
+
 FLAGGED = [("dgx-h100", 1), ("dgx-h100", 2), ("dgx-b200", 1), ("h100-sharp", 2),
            ("adding-leaves", None), ("gb200-nvl72", 1)]  # fmt: skip
 MADE = [("allreduce", "ring"), ("reducescatter", "ring"), ("allgather", "guided")]  # fmt: skip
