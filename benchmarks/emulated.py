@@ -134,9 +134,7 @@ def main() -> None:
             "auto by quickest", "busy"]  # fmt: skip
     missed, tables = False, list[str]()
     for name in given.machine or MACHINES:
-        machine = load_machine(
-            name, MachineOptions(alpha_rule="delay")
-        )  # fmt: skip
+        machine = load_machine(name, MachineOptions(alpha_rule="delay"))
         slower = scaled(machine, own_scale(machine))
         lines, errors, ordered, pairs, near = [head], [], 0, 0, 0
         with emulated(slower) as live, tempfile.TemporaryDirectory() as folder:

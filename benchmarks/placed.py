@@ -41,9 +41,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     drawn = random.Random(given.seed)
-    machine = load_machine(
-        given.machine, MachineOptions(alpha_rule="delay")
-    )  # fmt: skip
+    machine = load_machine(given.machine, MachineOptions(alpha_rule="delay"))
     ranks = list(range(machine.num_ranks))
     with (
         emulated(scaled(machine, own_scale(machine))) as live,

@@ -72,9 +72,7 @@ def main() -> None:
     if given.rank is not None:
         train(given.library, given.rank, given.ranks, given.width)
         return
-    machine = load_machine(
-        "slow-uplink", MachineOptions(alpha_rule="delay")
-    )  # fmt: skip
+    machine = load_machine("slow-uplink", MachineOptions(alpha_rule="delay"))
     size = 8 * (64 * given.width + given.width + given.width + 1)
     with emulated(scaled(machine, own_scale(machine))) as live, tempfile.TemporaryDirectory() as f:
         library = Path(f) / "library"

@@ -150,10 +150,8 @@ def calibrate(question: Question) -> Calibration:
     Raises InputError when a file can't be used, or they do not fit together; ProgramError when the
     program does not fit the topology.
     """
-    topology = load_machine(
-        question.topology,
-            MachineOptions(question.nodes, question.fabric, alpha_rule=question.alpha_rule),
-    )  # fmt: skip
+    options = MachineOptions(question.nodes, question.fabric, alpha_rule=question.alpha_rule)
+    topology = load_machine(question.topology, options)
     asked = question.collective and load_collective(question.collective)
     runs = read_runs(
         question.measured,

@@ -175,7 +175,7 @@ def load_places(question: Question) -> tuple[Topology, tuple[Seat, ...]]:
         topology = load_machine(
             question.topology,
             MachineOptions(question.nodes, question.fabric, alpha_rule=question.alpha_rule),
-        )  # fmt: skip
+        )
         names = [f"server{server}" for server in topology.server_of]
         seats = seats_of(names, hosts, question.servers, servers=topology.server_of)
         return topology, seats
