@@ -246,7 +246,7 @@ class CallCosts:
             raise NoScheduleError(
                 f"{via} can't do {collective} on {topology.num_ranks} ranks of {topology.name}:"
                 " it does not exist there",
-                fix="say in the topology file that switches copy and add, or use --via best"
+                fix="give --in-network on where the topology file says that switches copy and add"
                 if asks_switches(via) else "use --via auto",
             )  # fmt: skip
         # With measured costs a replay may end before the schedule.
