@@ -164,6 +164,7 @@ def test_a_fan_that_its_switches_cannot_do_is_refused() -> None:
 
 
 def test_times_are_those_of_their_own_decisions_and_double_with_costs() -> None:
+    window = FanEngine(Fraction(1500), 500_000, (64, Fraction(128)))
     for topology, name, collective, chunks in (
         (nvls(), "nvls", "allreduce", 2), (nvls(), "nvls-one-shot", "allreduce", 1),
         (nvls("dgx-h100", nodes=2), "nvls-rail", "allreduce", 2),
@@ -173,15 +174,25 @@ def test_times_are_those_of_their_own_decisions_and_double_with_costs() -> None:
         (able(load_topology("fat-tree:4")), "sharp-trees", "allreduce", 1),
         (able(load_topology("hub:4@1GB/s,1us")), "sharp", "allreduce", 2),
         (able(load_topology("fat-tree:4")), "multicast-tree", "allgather", 1),
+        (able(load_topology("hub:4@1GB/s,1us"), engine=window), "switchml", "allreduce", 1),
     ):  # fmt: skip
         schedule = ways(topology, name, collective, 10**6, chunks)[0]
         problem = problem_of(topology, collective, 10**6, chunks)
         again = problem.timed(schedule.decisions())
         assert (again.makespan, verify(again)) == (schedule.makespan, [])
         assert schedule_text(problem.timed(again.decisions())) == schedule_text(again)
-        slower = replace(topology, edges=tuple(
-            replace(e, alpha=2 * e.alpha, beta=e.beta and 2 * e.beta) for e in topology.edges
-        ))  # fmt: skip
+        slower = replace(
+            topology,
+            edges=tuple(
+                replace(e, alpha=2 * e.alpha, beta=e.beta and 2 * e.beta) for e in topology.edges
+            ),
+            switches=tuple(
+                replace(s, engine=replace(
+                    s.engine, alpha=2 * s.engine.alpha, beta=s.engine.beta and 2 * s.engine.beta
+                ))
+                for s in topology.switches
+            ),
+        )  # fmt: skip
         doubled = ways(slower, name, collective, 10**6, chunks)[0]
         assert abs(doubled.makespan - 2 * schedule.makespan) <= len(schedule)
 
