@@ -12,7 +12,7 @@ from taccl.collectives import busbw_factor
 from taccl.msccl.program import Program
 from taccl.report.played import Played, block_label, chunks_text
 from taccl.report.text import aligned, number_text
-from taccl.report.trace import Event, events_of, head_of, trace_text
+from taccl.report.trace import Event, events_of, head_of, metadata, trace_text
 from taccl.units import Time, format_size
 
 
@@ -147,7 +147,7 @@ def _measured(program: Program, logs: Sequence[NDArray[np.int64]]) -> Iterator[E
             ("thread_name", block.id, {"name": block_label(block)}) for block in gpu.threadblocks
         ]
         for kind, tid, args in names:
-            yield {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}
+            yield metadata(kind, pid, tid, args)
         for place, position, iteration, size, begin, end in log.tolist():
             block = gpu.threadblocks[place]
             step = block.steps[position]

@@ -161,16 +161,15 @@ def step_trace(found: Stepped) -> str:
 
 def _events(work: Work, step: Step) -> Iterator[dict[str, object]]:
     """Yield the names of processes and threads, and the spans of all operations."""
+    from taccl.report.trace import metadata
+
     for number, own in enumerate(work.operations):
         ranks = [str(rank) for rank, one in enumerate(work.class_of) if one == number]
         name = f"ranks {', '.join(ranks[:8])}{' ...' if len(ranks) > 8 else ''}"
-        yield {"name": "process_name", "ph": "M", "pid": number, "tid": 0, "args": {"name": name}}
+        yield metadata("process_name", number, 0, {"name": name})
         streams = {stream: tid for tid, stream in enumerate(dict.fromkeys(o.stream for o in own))}
         for stream, tid in streams.items():
-            yield {
-                "name": "thread_name", "ph": "M", "pid": number, "tid": tid,
-                "args": {"name": stream},
-            }  # fmt: skip
+            yield metadata("thread_name", number, tid, {"name": stream})
         for one, begin, end in zip(
             own, step.timeline.start[number], step.timeline.end[number], strict=True
         ):

@@ -42,14 +42,10 @@ def schedule_trace(schedule: Schedule) -> str:
     senders = {link: int(table.src[link]) if link < len(table) else ranks for link in used}
     for pid in sorted(set(senders.values())):
         name = "switches" if pid == ranks else f"rank {pid}"
-        events.append({
-            "name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": name}
-        })  # fmt: skip
+        events.append(metadata("process_name", pid, 0, {"name": name}))
     for link, pid in senders.items():
         name = f"fan {link - len(table)}" if pid == ranks else f"to {int(table.dst[link])}"
-        events.append({
-            "name": "thread_name", "ph": "M", "pid": pid, "tid": link, "args": {"name": name}
-        })  # fmt: skip
+        events.append(metadata("thread_name", pid, link, {"name": name}))
     for (batch, link), message in sorted(messages.items(), key=lambda one: one[1][0].start):
         first, kind = message[0], "reduce" if message[0].reduce else "send"
         chunks = ", ".join(str(send.chunk) for send in message)
@@ -88,6 +84,14 @@ def trace_text(head: Mapping[str, object], events: Iterable[Event]) -> str:
     )
 
 
+def metadata(kind: str, pid: int, tid: int, args: Mapping[str, object]) -> Event:
+    """Return the event that tells the name or place of a process `pid`, or of its thread `tid`.
+
+    `kind` is ``process_name``, ``thread_name`` or ``process_sort_index``, and `args` has its value.
+    """
+    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}
+
+
 def events_of(played: Played) -> Iterator[Event]:
     """Yield the events of a replay."""
     edges = played.topology.edges
@@ -102,13 +106,13 @@ def events_of(played: Played) -> Iterator[Event]:
         (played.num_ranks, "edges", named),
     ]
     for pid, process, threads in processes:
-        facts = [
+        facts: list[tuple[str, int, Event]] = [
             ("process_name", 0, {"name": process}),
             ("process_sort_index", 0, {"sort_index": pid}),
         ]
         facts += [("thread_name", tid, {"name": name}) for tid, name in threads]
         for kind, tid, args in facts:
-            yield {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}
+            yield metadata(kind, pid, tid, args)
     shift = played.topology.local.launch
     if shift and played.trace.spans:
         for rank, own in blocks.items():

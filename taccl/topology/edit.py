@@ -209,33 +209,31 @@ def among(topology: Topology, ranks: Sequence[Rank]) -> tuple[Topology, tuple[Ed
     They are numbered in their order, and other ranks relay nothing. Of switches and edges they have
     those that their links cross, so that groups that lie alike have the same machine.
     """
-    n, switches = len(ranks), topology.switches
-    everybody = (*ranks, *range(topology.num_ranks, topology.num_ranks + len(switches)))
-    number = {vertex: place for place, vertex in enumerate(everybody)}
-    near = [edge.id for edge in topology.edges if edge.tail in number and edge.head in number]
-
-    def part_of(ids: Sequence[EdgeId]) -> Topology:
-        edges = tuple(
-            replace(edge, id=place, tail=number[edge.tail], head=number[edge.head])
-            for place, edge in enumerate(topology.edges[edge] for edge in ids)
-        )
-        return replace(
-            topology, num_ranks=n, edges=edges, rotations=(), switches=switches,
-            server_of=tuple(topology.server_of[rank] for rank in ranks),
-        )  # fmt: skip
-
-    links = part_of(near).links
+    first = topology.num_ranks
+    switches = range(first, first + len(topology.switches))
+    seen = {*ranks, *switches}
+    near = [edge.id for edge in topology.edges if edge.tail in seen and edge.head in seen]
+    links = _part(topology, ranks, switches, near).links
     crossed = np.unique(links.crossed_by(np.arange(len(links)))[1]).tolist()
     kept = tuple(near[edge] for edge in crossed)
     used = {end for edge in kept for end in (topology.edges[edge].tail, topology.edges[edge].head)}
-    switches = tuple(
-        one for place, one in enumerate(switches) if topology.num_ranks + place in used
-    )
-    number = {
-        vertex: place
-        for place, vertex in enumerate((*ranks, *(one for one in everybody[n:] if one in used)))
-    }
-    return part_of(kept), kept
+    return _part(topology, ranks, [one for one in switches if one in used], kept), kept
+
+
+def _part(
+    topology: Topology, ranks: Sequence[Rank], switches: Sequence[int], edges: Sequence[EdgeId]
+) -> Topology:
+    """Return some `ranks`, `switches` (as vertices) and `edges` of a `topology`, in their order."""
+    number = {vertex: place for place, vertex in enumerate((*ranks, *switches))}
+    return replace(
+        topology, num_ranks=len(ranks), rotations=(),
+        switches=tuple(topology.switches[one - topology.num_ranks] for one in switches),
+        server_of=tuple(topology.server_of[rank] for rank in ranks),
+        edges=tuple(
+            replace(edge, id=place, tail=number[edge.tail], head=number[edge.head])
+            for place, edge in enumerate(topology.edges[edge] for edge in edges)
+        ),
+    )  # fmt: skip
 
 
 RELAYS = ("members", "all")
