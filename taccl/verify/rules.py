@@ -111,18 +111,18 @@ def released(sends: Sends) -> Iterator[Finding]:
 
 
 def adjacency(sends: Sends) -> Iterator[Finding]:
-    """Check that the chunks of a batch lie side by side where they are read and written.
+    """Check that the chunks of a message on links lie side by side where they are read and written.
 
-    A schedule that packs copies them there.
+    A schedule that packs copies them there, and each row of a fan is an operation of its own.
     """
     if sends.schedule.packs or needs_no_adjacency(sends):
         return
     slots, leg = sends.schedule.slots(), np.searchsorted(sends.row, np.arange(len(sends.schedule)))
-    found: set[int] = set()
+    found, links = set[int](), len(sends.schedule.topology.links)
     for chunks, rows, src, dst in sends.schedule.runs():
         fed, row = sends.fed[leg[rows]].tolist(), rows[0]
         reduce = bool(sends.schedule.reduce[row])
-        if len(found) == MAX_FINDINGS or row in found:
+        if len(found) == MAX_FINDINGS or row in found or sends.schedule.link[row] >= links:
             continue
         if not _side_by_side(slots, chunks, (src, dst), fed, reduce=reduce):
             found.add(row)

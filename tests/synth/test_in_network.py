@@ -106,6 +106,36 @@ def test_a_pipeline_over_servers_takes_its_busiest_port_but_for_the_fill() -> No
         assert verify(schedule) == [], name
 
 
+def test_rails_gather_and_spread_what_servers_copy() -> None:
+    """The busiest port but for the fill, and backwards what it takes forwards."""
+    for count in (2, 3):
+        bare, machine = free(servers(count)), servers(count)
+        for collective, backwards, chunks, rounds, per_nic in (
+            ("allgather", "reducescatter", 4, 4, Fraction(count - 1, count)),
+            ("broadcast", "reduce", 32, 4, Fraction(1)),
+        ):  # fmt: skip
+            schedule = ways(bare, "nvls-rail", collective, S * 3, chunks)[0]
+            port = max(Fraction(3 * S, 450), per_nic * 3 * S / (8 * 50))
+            steps = 1 + (1 if collective == "allgather" else count)
+            assert port <= us(schedule) * 1000 <= port * (1 + Fraction(steps, rounds)), collective
+            for size in (1024, S):
+                there = ways(machine, "nvls-rail", collective, size, chunks)[0]
+                back = ways(machine, "nvls-rail", backwards, size, chunks)[0]
+                assert verify(there) == verify(back) == [], (collective, count, size)
+                assert there.makespan == back.makespan, (collective, count, size)
+                bound = best(any_bounds(whole(machine), collective, size, world=ANY)).time
+                assert there.makespan >= bound, (collective, count, size)
+
+
+def test_small_gathers_cross_each_network_once() -> None:
+    """1.7 us from NIC to NIC and 0.7 us on NVLink, which is the bound; of 8 servers by bits."""
+    for count, alphas in ((2, "2.4"), (8, "5.8")):
+        for collective in ("allgather", "reducescatter"):
+            schedule = ways(servers(count), "nvls-rail", collective, 1024)[0]
+            assert us(schedule) - Fraction(alphas) < Fraction("0.02"), (count, collective)
+    assert us(ways(servers(2), "nvls-rail", "broadcast", 1024)[0]) < Fraction("2.43")
+
+
 def test_servers_exchange_whole_sums_where_latency_counts_and_parts_where_bytes_do() -> None:
     times = [ways(servers(4), "nvls-rail", "allreduce", size, 4)[0].makespan / 10**6
              for size in (10**6, S, 10**9)]  # fmt: skip

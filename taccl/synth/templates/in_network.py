@@ -14,7 +14,10 @@ switchml       sharp on one switch with a window W: rtt + S max(beta, rtt/W)
 in-rack        sharp-trees that turn in the l leaves: max(beta, 2 (l-1)/l beta_up) S
 nvls-rail      allreduce of s servers of g ranks in k rounds, between which NICs carry sums: all to
                partners of a power of two of servers, log2 s S/g a NIC, or in parts, of as many or
-               round a ring, 2 (s-1)/s S/g; inside (1 + 1/g) beta S
+               round a ring, 2 (s-1)/s S/g; inside (1 + 1/g) beta S. Allgather along the rails,
+               (s-1) (alpha' + S/n), and copied in every server, alpha + beta S; in few messages
+               copied first, and whole servers by bits, log2 s alpha'. Broadcast log2 s alpha', or
+               S/g a NIC and s rounds to fill. Reducescatter and reduce are these played backwards
 nvls-sharp     the same with one tree over each rail: S/g a NIC
 multicast-tree over several levels of switches, allgather, broadcast and mirrored reducescatter and
                reduce: alpha of the tree + beta S
@@ -36,7 +39,7 @@ from types import MappingProxyType
 
 from taccl.model.problem import Problem
 from taccl.model.schedule import Decisions
-from taccl.synth.templates.steps import bits, passed, shards
+from taccl.synth.templates.steps import bits, blocks, passed, shards
 from taccl.topology.fans import Fan, make_fans, wrong_fan
 from taccl.topology.graph import Rank, Topology
 
@@ -270,116 +273,242 @@ def _switchml(problem: Problem) -> Iterator[Decisions]:
         yield from _in_trees(problem, leaves=False, several=False)
 
 
-def _across_rails(problem: Problem, *, fused: bool) -> Iterator[Decisions]:
-    """Yield AllReduces in rounds: sums inside servers, across them, and copies inside.
+@dataclass(frozen=True)
+class Rails:
+    """Servers whose switch copies and adds for all their ranks, and what is between them.
 
-    A batch of each server has the sums of one round and the copies of one some rounds before, so
-    that its ports are busy all the time; in between NICs exchange the sums.
+    By rank `adds` and `copies` are the fans of its server that turn there, and rail i has the i-th
+    rank of every server, in their order.
     """
-    topology, servers = problem.topology, problem.topology.servers
-    count, each = problem.collective.num_chunks, len(servers[0])
+
+    problem: Problem
+    adds: Mapping[Rank, Fan]
+    copies: Mapping[Rank, Fan]
+    rails: Sequence[Sequence[Rank]]
+
+    def mirrored(self, way: Way) -> Way:
+        """Return a way to copy as a way to add: played backwards, fans and links turned round."""
+        against: dict[object, Fan] = {fan: self.adds[rank] for rank, fan in self.copies.items()}
+        rows = [
+            (chunk, against[by] if isinstance(by, Fan) else by[::-1], way.batch - 1 - batch, True)
+            for chunk, by, batch, _ in reversed(way.rows)
+        ]
+        return Way(self.problem, rows, way.batch)
+
+
+def _rails(problem: Problem) -> Rails | None:
+    """Return the rails between servers that are alike; None where there are none."""
+    servers, each = problem.topology.servers, len(problem.topology.servers[0])
     if len(servers) < 2 or each < 2 or any(len(ranks) != each for ranks in servers):
-        return
-    if count % each or not all(_joined(problem, ranks) for ranks in servers):
-        return
-    inside: dict[Rank, tuple[Fan, Fan]] = {}
+        return None
+    if not all(_joined(problem, ranks) for ranks in servers):
+        return None
+    adds: dict[Rank, Fan] = {}
+    copies: dict[Rank, Fan] = {}
     for ranks in servers:
         for rank in ranks:
             others = [other for other in ranks if other != rank]
-            fans = _fan(topology, rank, others), _fan(topology, rank, (), others)
-            if fans[0] is None or fans[1] is None:
-                return
-            inside[rank] = fans[0], fans[1]
-    rails = [[ranks[place] for ranks in servers] for place in range(each)]
-    trees: list[Fan | None] = [None] * each
-    if fused:
-        rooted = [
-            [_fan(topology, turn, rail, rail) for turn in range(
-                topology.num_ranks, topology.num_ranks + len(topology.switches))]
-            for rail in rails
-        ]  # fmt: skip
-        for place, fans_of_rail in enumerate(rooted):
-            right = [fan for fan in fans_of_rail if fan and not wrong_fan(topology, fan)]
-            if not right:
-                return
-            trees[place] = min(right, key=lambda fan: len(fan.into) + len(fan.out))
-    units = count // each
-    for rounds in [k for k in range(1, min(units, MOST_ROUNDS) + 1) if units % k == 0]:
-        # Whole sums are exchanged by bits; parts are as many as there are servers.
-        several = len(servers) > 2 and units // rounds % len(servers) == 0
-        for whole, exists in ((True, len(servers).bit_count() == 1), (False, several)):
-            if exists if not fused else whole:
-                made = _pipelined(problem, inside, rails, trees, rounds, whole=whole)
-                if made is not None:
-                    yield made
+            into = _fan(problem.topology, rank, others)
+            out = _fan(problem.topology, rank, (), others)
+            if into is None or out is None:
+                return None
+            adds[rank], copies[rank] = into, out
+    return Rails(problem, adds, copies, [[ranks[i] for ranks in servers] for i in range(each)])
 
 
-def _pipelined(
-    problem: Problem,
-    inside: Mapping[Rank, tuple[Fan, Fan]],
-    rails: Sequence[Sequence[Rank]],
-    trees: Sequence[Fan | None],
-    rounds: int,
-    *,
-    whole: bool,
-) -> Decisions | None:
-    """Return the pipeline of some rounds, whose copies are two rounds behind their sums."""
-    each, count = len(rails), problem.collective.num_chunks
-    units = count // each
+def _counts(units: int) -> list[int]:
+    """Return into how many equal rounds so many chunks can be cut."""
+    return [count for count in range(1, min(units, MOST_ROUNDS) + 1) if units % count == 0]
+
+
+def nvls_rail(problem: Problem) -> Iterator[Decisions]:
+    """Yield the `problem` in rounds, inside servers by switches and across them by NICs."""
+    rails = _rails(problem) if problem.collective.name in RAILED else None
+    if rails is not None:
+        for way, lands in RAILED[problem.collective.name](rails):
+            made = way.decisions(lands)
+            if made is not None:
+                yield made
+
+
+def _nvls_sharp(problem: Problem) -> Iterator[Decisions]:
+    """Yield AllReduces with one tree over each rail in place of messages between NICs."""
+    rails, topology = _rails(problem), problem.topology
+    count, units = problem.collective.num_chunks, len(topology.servers[0])
+    if rails is None or count % units:
+        return
+    trees = []
+    for rail in rails.rails:
+        fans = [
+            _fan(topology, turn, rail, rail)
+            for turn in range(topology.num_ranks, topology.num_ranks + len(topology.switches))
+        ]
+        right = [fan for fan in fans if fan and not wrong_fan(topology, fan)]
+        if not right:
+            return
+        trees.append(min(right, key=lambda fan: len(fan.into) + len(fan.out)))
+    for rounds in _counts(count // units):
+        way, _ = _pipelined(rails, rounds, lambda way, part, place, _: way.add(
+            part, trees[place], reduce=True))  # fmt: skip
+        made = way.decisions()
+        if made is not None:
+            yield made
+
+
+Lands = dict[int, int]
+"""By row the first row that sees what it brings, where that is not the next."""
+
+Across = Callable[[Way, range, int, Lands], None]
+"""Adds the rows by which a rail (by its number) sums some chunks and has the sums everywhere."""
+
+
+def _allreduces(rails: Rails) -> Iterator[tuple[Way, Lands]]:
+    """Yield AllReduces that exchange whole sums by bits, or their parts.
+
+    There are as many parts as servers.
+    """
+    count, units = len(rails.rails[0]), rails.problem.collective.num_chunks // len(rails.rails)
+
+    def swapped(way: Way, chunks: range, place: int, lands: Lands) -> None:
+        rail = rails.rails[place]
+        for bit in bits(count):
+            first = len(way.rows)
+            for number, rank in enumerate(rail):
+                way.add(chunks, (rank, rail[number ^ bit]), reduce=True)
+            # Each sends what it has without what the other sends.
+            lands |= dict.fromkeys(range(first, len(way.rows)), len(way.rows))
+
+    def parted(way: Way, chunks: range, place: int, lands: Lands) -> None:
+        del lands
+        rail = rails.rails[place]
+        own = dict(zip(rail, shards(chunks, count), strict=True))
+        gather = list(
+            passed(tuple(rail), [own.get(r, ()) for r in range(max(rail) + 1)], count - 1)
+        )
+        if count.bit_count() == 1:
+            gather = [
+                (tuple(c for other in rail[place // bit * bit :][:bit] for c in own[other]),
+                 rank, rail[place ^ bit], False)
+                for bit in bits(count) for place, rank in enumerate(rail)
+            ]  # fmt: skip
+        for part, src, dst, *_ in reversed(gather):
+            way.add(part, (dst, src), reduce=True)
+        for part, src, dst, *_ in gather:
+            way.add(part, (src, dst), reduce=False)
+
+    if rails.problem.collective.num_chunks % len(rails.rails):
+        return
+    for rounds in _counts(units):
+        if count.bit_count() == 1:
+            yield _pipelined(rails, rounds, swapped)
+        if count > 2 and units // rounds % count == 0:
+            yield _pipelined(rails, rounds, parted)
+
+
+def _pipelined(rails: Rails, rounds: int, across: Across) -> tuple[Way, Lands]:
+    """Return an AllReduce in rounds: sums inside servers, across them, and copies inside.
+
+    A batch of each server has the sums of one round and the copies of two rounds before, so that
+    its ports are busy all the time; in between NICs exchange the sums.
+    """
+    units = rails.problem.collective.num_chunks // len(rails.rails)
 
     def chunks(place: int, number: int) -> range:
         first = place * units + number * units // rounds
         return range(first, first + units // rounds)
 
-    way = Way(problem)
-    lands: dict[int, int] = {}
+    way, lands = Way(rails.problem), dict[int, int]()
     for step in range(rounds + 2):
-        for number in range(len(rails[0])):
+        for server in zip(*rails.rails, strict=True):
             batch = way.batch
             way.batch += 1
-            for place, rail in enumerate(rails):
-                adds, copies = inside[rail[number]]
+            for place, rank in enumerate(server):
                 if step < rounds:
-                    way.add(chunks(place, step), adds, reduce=True, on=batch)
+                    way.add(chunks(place, step), rails.adds[rank], reduce=True, on=batch)
                 if step >= 2:
-                    way.add(chunks(place, step - 2), copies, reduce=False, on=batch)
-        for place, rail in enumerate(rails) if step < rounds else ():
-            part, fan = chunks(place, step), trees[place]
-            if fan is not None:
-                way.add(part, fan, reduce=True)
-            elif whole:
-                _swapped(way, part, rail, lands)
-            else:
-                _parted(way, part, rail)
-    return way.decisions(lands)
+                    way.add(chunks(place, step - 2), rails.copies[rank], reduce=False, on=batch)
+        for place in range(len(rails.rails) if step < rounds else 0):
+            across(way, chunks(place, step), place, lands)
+    return way, lands
 
 
-def _swapped(way: Way, chunks: range, rail: Sequence[Rank], lands: dict[int, int]) -> None:
-    """Add exchanges of all that a rail has so far, each time with those of another bit."""
-    for bit in bits(len(rail)):
-        first = len(way.rows)
-        for place, rank in enumerate(rail):
-            way.add(chunks, (rank, rail[place ^ bit]), reduce=True)
-        # Each sends what it has without what the other sends.
-        lands |= dict.fromkeys(range(first, len(way.rows)), len(way.rows))
+def _allgathers(rails: Rails) -> Iterator[tuple[Way, Lands]]:
+    """Yield AllGathers in rounds, along the rails before servers, or whole servers by bits.
+
+    In rounds each rank tells those of its rail, and then they all their servers. In few messages
+    each rank first has all that its server has, which lies side by side and goes along all rails.
+    """
+    own, way = blocks(rails.problem), Way(rails.problem)
+    servers = rails.problem.topology.servers
+    has = [tuple(chunk for rank in ranks for chunk in own[rank]) for ranks in servers]
+    if len(has).bit_count() == 1 and sum(has, ()) == tuple(range(sum(map(len, has)))):
+        for ranks in servers:
+            way.batch += 1
+            for rank in ranks:
+                way.add(own[rank], rails.copies[rank], reduce=False, on=way.batch - 1)
+        for bit in bits(len(has)):
+            for rail in rails.rails:
+                for place, rank in enumerate(rail):
+                    known = sum(has[place // bit * bit :][:bit], ())
+                    way.add(known, (rank, rail[place ^ bit]), reduce=False)
+        yield way, {}
+    for rounds in _counts(rails.problem.collective.chunks_per_rank):
+        way = Way(rails.problem)
+        for step in range(rounds):
+            now = {rank: shards(mine, rounds)[step] for rank, mine in enumerate(own)}
+            for rail in rails.rails:
+                for hop in range(1, len(rail)):
+                    for place, rank in enumerate(rail):
+                        to = rail[(place + hop) % len(rail)]
+                        way.add(now[rank], (rank, to), reduce=False)
+            for ranks in servers:
+                way.batch += 1
+                for rank, rail in zip(ranks, rails.rails, strict=True):
+                    for other in rail:
+                        way.add(now[other], rails.copies[rank], reduce=False, on=way.batch - 1)
+        yield way, {}
 
 
-def _parted(way: Way, chunks: range, rail: Sequence[Rank]) -> None:
-    """Add sums of a part at each rank of a rail, and the parts to all: by bits, or round a ring."""
-    count = len(rail)
-    own = dict(zip(rail, shards(chunks, count), strict=True))
-    gather = list(passed(tuple(rail), [own.get(r, ()) for r in range(max(rail) + 1)], count - 1))
-    if count & (count - 1) == 0:
-        gather = [
-            (tuple(c for other in rail[place // bit * bit :][:bit] for c in own[other]),
-             rank, rail[place ^ bit], False)
-            for bit in bits(count) for place, rank in enumerate(rail)
-        ]  # fmt: skip
-    for part, src, dst, _ in reversed(gather):
-        way.add(part, (dst, src), reduce=True)
-    for part, src, dst, _ in gather:
-        way.add(part, (src, dst), reduce=False)
+def _broadcasts(rails: Rails) -> Iterator[tuple[Way, Lands]]:
+    """Yield broadcasts: the root's server has all copied, and each rail takes a part to others.
 
+    In rounds, along the rail from server to server, or as a binomial tree.
+    """
+    root, count = rails.problem.collective.root or 0, rails.problem.collective.num_chunks
+    home = rails.problem.topology.server_of[root]
+    first = next(place for place, rail in enumerate(rails.rails) if root in rail)
+    # Of one chunk it is the root's own rail that has it.
+    ways = [[*rail[home:], *rail[:home]] for rail in (*rails.rails[first:], *rails.rails[:first])]
+    parts = shards(range(count), min(count, len(ways)))
+    for rounds in _counts(min(map(len, parts))):
+        for tree in (False, True) if len(ways[0]) > 2 else (False,):
+            way = Way(rails.problem)
+            for step in range(rounds):
+                now = [shards(part, rounds)[step] for part in parts]
+                way.add([c for part in now for c in part], rails.copies[root], reduce=False)
+                for part, rail in zip(now, ways, strict=False):
+                    for place in range(1, len(rail)):
+                        # In a tree it has its copy from whom it has all bits with but the highest.
+                        before = place ^ 1 << place.bit_length() - 1 if tree else place - 1
+                        way.add(part, (rail[before], rail[place]), reduce=False)
+                for server in list(zip(*ways, strict=True))[1:]:
+                    way.batch += 1
+                    for part, rank in zip(now, server, strict=False):
+                        way.add(part, rails.copies[rank], reduce=False, on=way.batch - 1)
+            yield way, {}
+
+
+def _backwards(
+    ways: Callable[[Rails], Iterator[tuple[Way, Lands]]],
+) -> Callable[[Rails], Iterator[tuple[Way, Lands]]]:
+    return lambda rails: ((rails.mirrored(way), {}) for way, _ in ways(rails))
+
+
+RAILED: Mapping[str, Callable[[Rails], Iterator[tuple[Way, Lands]]]] = MappingProxyType({
+    "allreduce": _allreduces, "allgather": _allgathers, "broadcast": _broadcasts,
+    "reducescatter": _backwards(_allgathers), "reduce": _backwards(_broadcasts),
+})  # fmt: skip
+"""Ways over the rails between servers, by collective."""
 
 IN_NETWORK: Mapping[str, Callable[[Problem], Iterator[Decisions]]] = MappingProxyType({
     "nvls": nvls,
@@ -388,8 +517,8 @@ IN_NETWORK: Mapping[str, Callable[[Problem], Iterator[Decisions]]] = MappingProx
     "sharp-trees": _allreduce(lambda problem: _in_trees(problem, leaves=False, several=True)),
     "switchml": _allreduce(_switchml),
     "in-rack": _allreduce(lambda problem: _in_trees(problem, leaves=True, several=True)),
-    "nvls-rail": _allreduce(lambda problem: _across_rails(problem, fused=False)),
-    "nvls-sharp": _allreduce(lambda problem: _across_rails(problem, fused=True)),
+    "nvls-rail": nvls_rail,
+    "nvls-sharp": _allreduce(_nvls_sharp),
     "multicast-tree": multicast_tree,
 })  # fmt: skip
 """The algorithms by name: each yields the decisions of its ways, or nothing where it can't be."""
