@@ -1,4 +1,4 @@
-"""All-reduce where switches copy and add: what must cross between the classes of a partition.
+"""All-reduce where switches or others help: what must cross between the classes of a partition.
 
 Switches that copy and add do not make the data that every set of ranks has to tell the others any
 less. Let the stations (ranks, and such switches) be split into P classes, a rank in each, and let
@@ -7,27 +7,31 @@ of one-way messages along its arcs, those towards the turn first, and a message 
 one, too. So whoever reduces a piece plays gossip between P parties with one-way messages: each has
 something (its ranks' parts) that all need, and that takes at least 2(P - 1) messages. (Nothing is
 mixed with other pieces; a sum carries all that is in it, and gossip allows this for free.) Besides,
-at least one message leaves every set of stations that has ranks inside and outside.
+at least one message leaves every set of stations that has ranks inside and outside. Of several
+groups at once each has its own messages, and they share the edges.
 
 Sets        a arcs, in orbits o of size[o] under symmetries that are proved; e edges, in orbits k;
-            p partitions with parties[p] classes; s sets of stations
-Variables   x[o] >= 0   the part of all data that an arc of the orbit carries, times size[o];  T
+            g groups with share[g] of all data; of each p partitions with parties[p] classes, and
+            s sets of stations
+Variables   x[g,o] >= 0   the part of a group's data that an arc of the orbit carries, times
+                          size[o];  T
 Minimise    T
-Subject to  (capacity)   sum_o uses[o,k] busy[k] x[o] / count[k] <= T
-            (partition)  sum_o crossing[p,o] x[o] / size[o] >= 2 (parties[p] - 1)
-            (set)        sum_o leaving[s,o] x[o] / size[o] >= 1
+Subject to  (capacity)   sum_go share[g] uses[o,k] busy[k] x[g,o] / count[k] <= T
+            (partition)  sum_o crossing[p,o] x[g,o] / size[o] >= 2 (parties[p] - 1)
+            (set)        sum_o leaving[s,o] x[g,o] / size[o] >= 1
 
 where a fan pays an edge once for each of its arcs on it, as Schedule counts it, and crossing[p,o]
 are the arcs of the orbit between classes. Rows are added as they are needed (:func:`_violated`):
 which are found is luck, that they hold is not. The duals y of the rows and w of the capacities are
-rounded to integers, and checked without the solver: for every orbit of arcs
+rounded to integers, and checked without the solver: for every group and orbit of arcs
 
-    sum_p y[p] crossing[p,o] + sum_s y[s] leaving[s,o] <= price[o] = sum_k w[k] uses[o,k]
+    sum_p y[p] crossing[p,o] + sum_s y[s] leaving[s,o] <= share[g] sum_k w[k] uses[o,k]
 
 so that what the messages of a piece pay for the edges at w is at least the sum of y times the right
 sides; where rounding breaks a row by a factor, that factor is taken off. The argument is for the
 average of a schedule over the symmetries, whose loads are those of the schedule at prices that are
-alike on an orbit. Members may be any of the stations: others are helpers, as switches are.
+alike on an orbit. Members may be any of the stations: others are helpers, as switches are. Who
+only gives or only takes a group's data is a set of its own.
 
 References
 ----------
@@ -36,13 +40,13 @@ W. Cunningham, "Optimal attack and reinforcement of a network", 1985 (partitions
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
 from taccl.bounds.arrival_curves import gather
-from taccl.bounds.net import Crossing, IntArray, Net, proved_symmetries
+from taccl.bounds.net import Crossing, IntArray, Net, Task, proved_symmetries
 from taccl.prices.pricing import Floats
 from taccl.topology.symmetry import smallest_of_orbit
 
@@ -91,48 +95,69 @@ class Arcs:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Arcs of each orbit that carry a piece `least` times, all together."""
+    """Arcs of each orbit that carry a piece of a group `least` times, all together."""
 
     arcs: IntArray
     least: int
+    group: int = 0
+
+    @property
+    def key(self) -> tuple[int, bytes]:
+        """What it is told from others by."""
+        return self.group, self.arcs.tobytes()
 
 
-def partition_crossings(net: Net, members: Sequence[int]) -> Iterator[Crossing]:
-    """Yield what all pieces of an all-reduce among some stations pay at the prices of the optimum.
+def partition_crossings(net: Net, groups: Sequence[Task]) -> Iterator[Crossing]:
+    """Yield what all pieces pay at the prices of the optimum.
 
-    `net` are the arcs, and `members` the stations that have and want the data.
+    `net` are the arcs, and `groups` the stations that have and want data, by how much of it.
     """
-    if len(members) < 2 or not net.busy or len(net.src) > MOST_ARCS:
+    if len(net.src) * len(groups) > MOST_ARCS or not net.busy or not groups:
         return
-    arcs = arcs_of(net)
-    rows = {row.arcs.tobytes(): row for row in _first_rows(arcs, members)}
+    arcs, total = arcs_of(net, groups), sum(group.chunks for group in groups)
+    shares = [Fraction(group.chunks, total) for group in groups]
+    rows = {
+        row.key: row for number, group in enumerate(groups)
+        for row in _first_rows(arcs, group, number)
+    }  # fmt: skip
     found = None
     random = np.random.default_rng(0)
-    for _ in range(ROUNDS):
-        solved = _solve(arcs, list(rows.values()))
+    for _ in range(ROUNDS if rows else 0):
+        solved = _solve(arcs, list(rows.values()), shares)
         if solved is None:
             break
         found, flow = solved[1:], solved[0]
-        new = [row for row in _violated(arcs, members, flow, random)
-               if row.arcs.tobytes() not in rows]  # fmt: skip
+        new = [
+            replace(row, group=number) for number, group in enumerate(groups) if gossips(group)
+            for row in _violated(arcs, group.sources, flow[number], random)
+        ]  # fmt: skip
+        new = [row for row in new if row.key not in rows]
         if not new:
             break
-        rows |= {row.arcs.tobytes(): row for row in new}
+        rows |= {row.key: row for row in new}
     if found is None:
         return
     kept = list(rows.values())[: len(found[1])]
-    crossing = _proved(arcs, kept, found)
+    crossing = _proved(arcs, kept, found, shares)
     if crossing is not None:
         yield crossing
 
 
-def arcs_of(net: Net) -> Arcs:
-    """Return the arcs of a net in the orbits of its proved symmetries."""
+def gossips(task: Task) -> bool:
+    """Tell whether the ranks of a `task` all have something that all of them need."""
+    return len(task.sources) > 1 and sorted(task.sources) == sorted(task.targets)
+
+
+def arcs_of(net: Net, groups: Sequence[Task]) -> Arcs:
+    """Return the arcs of a net in the orbits of its proved symmetries that keep the `groups`."""
+    ends = [list(each) for group in groups for each in group[:2]]
     edges = np.array([edge for edge in net.used if edge in net.busy], dtype=np.int64)
     parts = np.split(net.edges, net.first[1:-1])
     names = {part.tobytes(): row for row, part in enumerate(parts)}
     arc_images, edge_images = [], []
-    for _, image in proved_symmetries(net):
+    for moved, image in proved_symmetries(net):
+        if any(sorted(moved[each].tolist()) != sorted(each) for each in ends):
+            continue
         there = [names.get(image[part].tobytes(), -1) for part in parts]
         if -1 not in there:
             arc_images.append(np.array(there, dtype=np.int64))
@@ -152,19 +177,25 @@ def arcs_of(net: Net) -> Arcs:
     return Arcs(net, orbit.astype(np.int64), np.bincount(orbit), of_edge, count, busy, uses)
 
 
-def _first_rows(arcs: Arcs, members: Sequence[int]) -> Iterator[Row]:
-    """Yield every member on its own, the servers, and each member against all others."""
-    net = arcs.net
+def _first_rows(arcs: Arcs, group: Task, number: int) -> Iterator[Row]:
+    """Yield every member on its own, the servers, and each member against all others.
+
+    Of a group in which some only give or take, the last alone.
+    """
+    net, members = arcs.net, group.sources
     even = np.ones((net.vertices, net.vertices))
     home = [net.topology.server_of[m] for m in members]
-    for names in (list(range(len(members))), home):
+    for names in (list(range(len(members))), home) if gossips(group) else ():
         if len(set(names)) > 1:
             part = np.full(net.vertices, -1)
             part[list(members)] = np.unique(names, return_inverse=True)[1]
-            yield _row_of(arcs, _adopted(part, even))
-    for member in members:
-        for inside in (net.src == member, net.dst == member):
-            yield Row(arcs.counted(np.flatnonzero(inside)), 1)
+            yield replace(_row_of(arcs, _adopted(part, even)), group=number)
+    for ends, others, side in (
+        (group.sources, group.targets, net.src), (group.targets, group.sources, net.dst)
+    ):  # fmt: skip
+        for member in ends:
+            if set(others) - {member}:
+                yield Row(arcs.counted(np.flatnonzero(side == member)), 1, number)
 
 
 def _row_of(arcs: Arcs, part: IntArray) -> Row:
@@ -188,16 +219,21 @@ def _adopted(part: IntArray, weight: Floats) -> IntArray:
     return part
 
 
-def _solve(arcs: Arcs, rows: Sequence[Row]) -> tuple[Floats, Floats, Floats] | None:
-    """Return what each arc of an orbit carries, and the duals of capacities and rows."""
+def _solve(
+    arcs: Arcs, rows: Sequence[Row], shares: Sequence[Fraction]
+) -> tuple[Floats, Floats, Floats] | None:
+    """Return what each arc of an orbit carries of a group, and duals of capacities and rows."""
     from scipy.optimize import linprog
 
     scale = float(arcs.busy.max())
-    loads = (arcs.uses * arcs.busy / scale / arcs.count).T / arcs.size
-    needs = np.array([row.arcs / arcs.size for row in rows])
+    load = (arcs.uses * arcs.busy / scale / arcs.count).T / arcs.size
+    loads = np.hstack([load * float(share) for share in shares])
     width = len(arcs.size)
+    needs = np.zeros((len(rows), width * len(shares)))
+    for need, row in zip(needs, rows, strict=True):
+        need[row.group * width : (row.group + 1) * width] = row.arcs / arcs.size
     result = linprog(
-        np.append(np.zeros(width), 1.0),
+        np.append(np.zeros(needs.shape[1]), 1.0),
         A_ub=np.block([
             [loads, -np.ones((len(loads), 1))], [-needs, np.zeros((len(needs), 1))],
         ]),
@@ -208,7 +244,8 @@ def _solve(arcs: Arcs, rows: Sequence[Row]) -> tuple[Floats, Floats, Floats] | N
         return None
     duals = np.maximum(-result.ineqlin.marginals, 0.0)
     prices = duals[: len(loads)] * arcs.busy / scale / arcs.count
-    return result.x[:width] / arcs.size, prices, duals[len(loads) :]
+    flow = result.x[:-1].reshape(len(shares), width) / arcs.size
+    return flow, prices, duals[len(loads) :]
 
 
 def _violated(
@@ -291,20 +328,24 @@ def _narrow_sets(arcs: Arcs, members: Sequence[int], weight: Floats) -> Iterator
             yield Row(arcs.counted(np.flatnonzero(side[net.src] & ~side[net.dst])), 1)
 
 
-def _proved(arcs: Arcs, rows: Sequence[Row], duals: tuple[Floats, Floats]) -> Crossing | None:
+def _proved(
+    arcs: Arcs, rows: Sequence[Row], duals: tuple[Floats, Floats], shares: Sequence[Fraction]
+) -> Crossing | None:
     """Return what the duals of capacities and rows prove, rounded to integers."""
     net, largest = arcs.net, max(map(np.max, duals))
     prices, values = (np.rint(each / largest * SCALE).astype(np.int64) for each in duals)
     paid = arcs.uses @ prices
-    asked = sum((value * row.arcs for value, row in zip(values.tolist(), rows, strict=True)),
-                start=np.zeros(len(arcs.size), dtype=np.int64))  # fmt: skip
-    if (asked[paid == 0] > 0).any():
+    asked = np.zeros((len(shares), len(arcs.size)), dtype=np.int64)
+    for value, row in zip(values.tolist(), rows, strict=True):
+        asked[row.group] += value * row.arcs
+    if (asked[:, paid == 0] > 0).any():
         return None
     # Where rounding broke a row, everything is asked for a little less.
     factor = max(
-        (Fraction(int(a), int(p)) for a, p in zip(asked, paid, strict=True) if p),
+        (Fraction(a, p) / share for each, share in zip(asked.tolist(), shares, strict=True)
+         for a, p in zip(each, paid.tolist(), strict=True) if p),
         default=Fraction(0),
-    )
+    )  # fmt: skip
     total = sum(value * row.least for value, row in zip(values.tolist(), rows, strict=True))
     share = Fraction(total) / max(factor, Fraction(1))
     priced = [(edge, int(prices[arcs.resource[edge]])) for edge in net.used

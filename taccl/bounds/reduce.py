@@ -34,6 +34,7 @@ problem of decomposing a graph into n connected factors", 1961.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -41,9 +42,9 @@ import numpy as np
 from taccl.bounds.arrival_curves import gather
 from taccl.bounds.cut import counted_at, edge_covers, make_graph, narrow_crossing
 from taccl.bounds.flow import FINE, rounded
-from taccl.bounds.net import Crossing, IntArray, Net
-from taccl.bounds.partitions import partition_crossings
-from taccl.collectives import Collective, alone
+from taccl.bounds.net import Crossing, IntArray, Net, Task, tasks_of
+from taccl.bounds.partitions import gossips, partition_crossings
+from taccl.collectives import Collective
 from taccl.prices.packing import best_mix, look_alike
 from taccl.prices.pricing import Floats
 
@@ -132,13 +133,15 @@ def tree_prices(net: Net) -> Floats | None:
 def reduce_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     """Yield the messages all pieces need between ranks, between servers, and over narrow cuts.
 
-    Of a `collective` on `net` that is not an allreduce, of all ranks or among members, nothing is
-    said.
+    Of a `collective` on `net` in which nobody adds what all of some ranks have and want, nothing
+    is said.
     """
-    group = alone(collective)
-    if group is not None and group.name == "allreduce":
+    groups = tasks_of(collective) if collective.reduces and collective.name != "allreduce" else []
+    if any(map(gossips, groups)):
         # Ranks that are no members only help.
-        yield from partition_crossings(net, collective.members or ())
+        for crossing in partition_crossings(net, groups):
+            share = crossing.share * collective.num_chunks / collective.chunks_in_size
+            yield replace(crossing, share=share)
     if collective.name != "allreduce" or net.num_ranks < 2:
         return
     yield from _between_parties(net)
@@ -151,7 +154,8 @@ def reduce_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
 def _between_parties(net: Net) -> Iterator[Crossing]:
     """Yield the messages that all pieces need between ranks, and between servers."""
     if net.helpers:
-        yield from partition_crossings(net, range(net.num_ranks))
+        everyone = tuple(range(net.num_ranks))
+        yield from partition_crossings(net, [Task(everyone, everyone, 1)])
         return
     covers = edge_covers(net)
     for parts in sorted({tuple(range(net.num_ranks)), net.topology.server_of}):

@@ -24,6 +24,7 @@ from taccl.bounds import (
 )
 from taccl.bounds.arrival_curves import fluid
 from taccl.bounds.cut import edges_used
+from taccl.bounds.net import Task
 from taccl.bounds.partitions import partition_crossings
 from taccl.collectives import build_collective
 from taccl.prices.arborescence import cheapest_from, steiner_tree
@@ -113,10 +114,10 @@ def test_no_bound_is_above_what_random_fans_reach(monkeypatch: pytest.MonkeyPatc
 def test_whatever_the_solver_says_what_is_proved_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     topology = able(load_topology("leaf-spine:2x2x1"), "leaf")
     net = station_net(topology, build_collective("allreduce", 4, 1))
-    members, solve = range(4), partitions._solve
+    some, others, solve = (0, 1, 2), (1, 2, 3), partitions._solve
 
     def slope() -> float:
-        (crossing,) = partition_crossings(net, members)
+        (crossing,) = partition_crossings(net, [Task(some, some, 1), Task(others, others, 2)])
         curve = fluid("reduce", crossing.gates, crossing.share)
         assert curve is not None
         return float(min(slope for _, slope in curve.lines))
@@ -124,8 +125,8 @@ def test_whatever_the_solver_says_what_is_proved_holds(monkeypatch: pytest.Monke
     true = slope()
     random = np.random.default_rng(1)
 
-    def lies(arcs: partitions.Arcs, rows: list[partitions.Row]) -> object:
-        found = solve(arcs, rows)
+    def lies(arcs: partitions.Arcs, rows: list[partitions.Row], shares: list[Fraction]) -> object:
+        found = solve(arcs, rows, shares)
         assert found is not None
         return tuple(each * random.uniform(0, 3, each.shape) for each in found)
 
@@ -138,12 +139,26 @@ def test_helpers_may_be_ranks_that_want_nothing() -> None:
     """Two of four ranks on a wire that only the others join: these pass on what they send."""
     topology = load_topology("ring:4")
     net = station_net(topology, build_collective("allreduce", 4, 1))
-    (crossing,) = partition_crossings(net, (0, 2))
+    (crossing,) = partition_crossings(net, [Task((0, 2), (0, 2), 1)])
     curve = fluid("reduce", crossing.gates, crossing.share)
     assert curve is not None
     # Each of the two sends all its data over two wires: half a port's time.
     (beta,) = {edge.beta for edge in topology.edges}
     assert float(min(slope for _, slope in curve.lines)) == pytest.approx(float(beta or 0) / 2)
+
+
+def test_groups_at_once_pay_for_the_messages_of_all() -> None:
+    """Each four of a ring of eight need six messages over two of its sixteen wires."""
+    topology = load_topology("ring:8")
+    net = station_net(topology, build_collective("allreduce", 8, 1))
+    even, odd = tuple(range(0, 8, 2)), tuple(range(1, 8, 2))
+    (beta,) = {edge.beta for edge in topology.edges}
+    for groups in ([Task(even, even, 3), Task(odd, odd, 1)], [Task(even, even, 1)]):
+        (crossing,) = partition_crossings(net, groups)
+        curve = fluid("reduce", crossing.gates, crossing.share)
+        assert curve is not None
+        slope = float(min(slope for _, slope in curve.lines))
+        assert slope == pytest.approx(float(beta or 0) * 12 / 16)
 
 
 def steps(state: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
