@@ -22,24 +22,23 @@ from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import OutOfTimeError
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule
-from taccl.prices import arborescence, arborescence_loops
+from taccl.prices import arborescence
 from taccl.replay import events
 from taccl.replay.timing import Timing
 from taccl.run import loop, processes, words
-from taccl.synth import list_scheduler_loop
-from taccl.synth.flow import insertion_loop
-from taccl.synth.flow.insertion_scheduler import inserted
+from taccl.synth import list_scheduler
+from taccl.synth.flow import insertion_scheduler
 from taccl.synth.guided import scheduler_state, search, tree_list_scheduler
 from taccl.synth.templates.classical import classical_schedules
-from taccl.timing import earliest_start, occupancy
+from taccl.timing import occupancy
 from taccl.timing.deadline import Deadline
 from taccl.timing.jit import stamp_of
 from taccl.timing.retiming import Columns, times_of
 from taccl.topology.symmetry import make_group
 
 PARTS = (
-    events, arborescence_loops, list_scheduler_loop, insertion_loop, tree_list_scheduler,
-    scheduler_state, earliest_start, occupancy, loop, words,
+    events, arborescence, list_scheduler, insertion_scheduler, tree_list_scheduler, scheduler_state,
+    occupancy, loop, words,
 )  # fmt: skip
 """The modules that are compiled."""
 
@@ -74,11 +73,15 @@ def _retiming() -> None:
         times_of(schedule.collective, group, schedule.chunk_size, columns, plain=False)
 
 
+def _insertions() -> None:
+    next(insertion_scheduler.inserted(_problem("alltoall"), _OPTIONS, _OPTIONS.begin(), 0))
+
+
 KERNELS: Mapping[str, Callable[[], object]] = MappingProxyType({
     "guided": lambda: search.compiled(lambda _line: None),
     "replay": _replay,
     "run": processes.compiled,
-    "reserved": lambda: next(inserted(_problem("alltoall"), _OPTIONS, _OPTIONS.begin(), 0)),
+    "reserved": _insertions,
     "dispatch": _ring,
     "arborescence": lambda: arborescence.contract(2, _ENDS, _ENDS[::-1].copy(), _COST).use(_COST),
     "retiming": _retiming,

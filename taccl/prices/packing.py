@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.model.arcs import Arcs, Wanted
-from taccl.prices.arborescence_loops import Ints
+from taccl.prices.arborescence import Ints
 from taccl.prices.pricing import Floats, Kind, PricingProblem, cheapest, distances
 from taccl.timing.deadline import Deadline
 from taccl.topology.graph import Topology

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.errors import NoScheduleError
-from taccl.prices.arborescence import MOST, cheapest_from, contract, steiner_tree
-from taccl.prices.arborescence_loops import Arcs32, Ints
+from taccl.prices.arborescence import MOST, Arcs32, Ints, cheapest_from, contract, steiner_tree
 
 Floats = NDArray[np.float64]
 

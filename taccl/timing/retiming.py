@@ -1,4 +1,4 @@
-"""Exact times of decisions: earliest_start.py's pass over the columns of their sends.
+"""Exact times of decisions: occupancy.py's pass over the columns of their sends.
 
 Few sends are timed by the plain functions, many by compiled code; both say the same.
 
@@ -19,10 +19,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.timing import earliest_start, occupancy
-from taccl.timing.earliest_start import DONE, TOO_EARLY, Sends, Values, start_copies, start_sums
+from taccl.timing import occupancy
 from taccl.timing.jit import jit
-from taccl.timing.occupancy import NOTHING, Times, Uses
+from taccl.timing.occupancy import (
+    DONE,
+    NOTHING,
+    TOO_EARLY,
+    Sends,
+    Times,
+    Uses,
+    Values,
+    start_copies,
+    start_sums,
+)
 from taccl.topology.fans import NO_FANS, FanTable, fan_betas
 from taccl.units import Time, ceil_time
 
@@ -299,11 +308,8 @@ def times_of(
 @cache
 def compiled() -> tuple[Pass, Pass]:
     """Return the passes over copied and over summed chunks as machine code."""
-    parts = [earliest_start, occupancy]
-    return (
-        jit(earliest_start.start_copies, parts, "copies"),
-        jit(earliest_start.start_sums, parts, "sums"),
-    )
+    parts = [occupancy]
+    return (jit(occupancy.start_copies, parts, "copies"), jit(occupancy.start_sums, parts, "sums"))
 
 
 def starts_in_order(

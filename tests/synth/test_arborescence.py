@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from taccl.prices import arborescence, arborescence_loops
-from taccl.prices.arborescence import MOST, Forest, cheapest_from, contract
-from taccl.prices.arborescence_loops import Arcs32, Ints
+from taccl.prices import arborescence
+from taccl.prices.arborescence import MOST, Arcs32, Forest, Ints, cheapest_from, contract
 from tests.sweep import for_each
 
 Graph = tuple[int, Arcs32, Arcs32, Ints]
@@ -158,7 +157,7 @@ def test_machine_code_and_python_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = [random_graph(seed, 12, 60) for seed in range(8)]
     made = [contract(*graph) for graph in graphs]
     used = [forest.use(np.ones(12, dtype=np.int64)) for forest in made]
-    kernels = (arborescence_loops.contract_all, arborescence_loops.expand_all)
+    kernels = (arborescence.contract_all, arborescence.expand_all)
     monkeypatch.setattr(arborescence, "_compiled", lambda: kernels)
     for graph, forest, arcs in zip(graphs, made, used, strict=True):
         plain = contract(*graph)

@@ -8,8 +8,7 @@ import pytest
 
 from taccl.model.problem import Problem
 from taccl.model.schedule import retime
-from taccl.synth.list_scheduler import Load, dispatched, load_of
-from taccl.synth.list_scheduler_loop import ARRIVAL, START
+from taccl.synth.list_scheduler import ARRIVAL, START, Load, dispatched, load_of
 from taccl.synth.plan import plan_decisions, rows_of
 from tests.generators import random_decisions, random_problem, star5
 from tests.sweep import for_each

@@ -10,8 +10,14 @@ from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule, retime
 from taccl.synth.flow import insertion_scheduler
 from taccl.synth.flow.engine import flow
-from taccl.synth.flow.insertion_loop import RoutingInstance, SearchState, change, search, undo
-from taccl.synth.flow.insertion_scheduler import inserted
+from taccl.synth.flow.insertion_scheduler import (
+    RoutingInstance,
+    SearchState,
+    change,
+    inserted,
+    search,
+    undo,
+)
 from taccl.synth.flow.program import flow_instance
 from taccl.timing.occupancy import NEVER
 from taccl.topology.file import load_topology

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from taccl.errors import NoScheduleError
-from taccl.prices.arborescence import MOST
-from taccl.prices.arborescence_loops import Ints
+from taccl.prices.arborescence import MOST, Ints
 from taccl.prices.pricing import Kind, PricingProblem, cheapest, distances
 
 
