@@ -23,9 +23,9 @@ from taccl.apps.plans import Wanted, best_plan
 from taccl.errors import LoweringError, TacclError
 from taccl.msccl.program import Program, errors_of
 from taccl.msccl.runtimes import PROTOCOLS
+from taccl.mscclpp.interpret import judge_plan
 from taccl.mscclpp.plan import Plan
-from taccl.mscclpp.verdict import judge_plan
-from taccl.mscclpp.writer import write_plan
+from taccl.mscclpp.text import write_plan
 from taccl.replay.cost import PROFILES, ReplayModel, model_of
 from taccl.replay.timing import traces
 from taccl.topology.graph import Topology

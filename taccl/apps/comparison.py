@@ -24,9 +24,8 @@ from taccl.errors import InputError, LoweringError
 from taccl.model.problem import problem_of
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program, errors_of
-from taccl.mscclpp.interpret import root_of
+from taccl.mscclpp.interpret import judge_plan, root_of
 from taccl.mscclpp.plan import Plan
-from taccl.mscclpp.verdict import judge_plan
 from taccl.replay.cost import ReplayModel, measured_costs, model_of
 from taccl.replay.nccl import (
     VERSION,

@@ -6,10 +6,10 @@ from pathlib import Path
 from taccl.files import read_text
 from taccl.msccl.program import Program
 from taccl.msccl.xml import read_xml
+from taccl.mscclpp.interpret import is_plan
 from taccl.mscclpp.plan import Plan
-from taccl.mscclpp.reader import read_plan
 from taccl.mscclpp.structure import counted_chunks
-from taccl.mscclpp.verdict import is_plan
+from taccl.mscclpp.text import read_plan
 
 ELEMENT_BYTES = 4
 """nccl-tests' default type, float: sizes are cut to whole elements."""

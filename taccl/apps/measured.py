@@ -27,8 +27,7 @@ from taccl.lowering.fans import FanOptions, fan_plan
 from taccl.lowering.plans import PlanOptions, plan_of
 from taccl.model.problem import problem_of
 from taccl.model.schedule import Schedule, timed_anew
-from taccl.msccl import elements
-from taccl.msccl.parser import parse
+from taccl.msccl import parser
 from taccl.msccl.program import SENDS, Program
 from taccl.mscclpp.plan import Plan
 from taccl.mscclpp.structure import counted_chunks
@@ -248,8 +247,8 @@ def programs_of(
     found: list[Program | Plan | Schedule] = [one for one in made if one is not None]
     if record.algorithm == "files" and files is not None:
         for path in map(str, (files / name for name in record.files)):
-            document = elements.read_document(read_bytes(Path(path)), file=path)
-            program = parse(document, "msccl", file=path).program
+            document = parser.read_document(read_bytes(Path(path)), file=path)
+            program = parser.parse(document, "msccl", file=path).program
             if program is None:
                 raise InputError(f"{shown(path)} is no program", fix="give a folder of MSCCL files")
             found.append(program)

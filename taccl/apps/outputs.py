@@ -18,7 +18,7 @@ from taccl.msccl.interpret import interpret
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import LOADED_BY
 from taccl.msccl.xml import read_xml, write_xml
-from taccl.mscclpp.verdict import is_plan
+from taccl.mscclpp.interpret import is_plan
 from taccl.report.export_chakra import chakra_traces
 from taccl.report.tables import candidate_lines, candidate_rows
 from taccl.report.text import us

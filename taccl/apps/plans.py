@@ -21,11 +21,10 @@ from taccl.model.schedule import Schedule
 from taccl.model.schedule_file import read_schedule
 from taccl.msccl.program import Op, Program, errors_of
 from taccl.msccl.run import maximal_run, places
-from taccl.mscclpp.interpret import ROOTED
+from taccl.mscclpp.interpret import ROOTED, is_plan, judge_plan
 from taccl.mscclpp.plan import MAX_BUFFER, NEWEST, Plan
 from taccl.mscclpp.structure import MAX_THREADS, VECTOR, counted_chunks
-from taccl.mscclpp.verdict import is_plan, judge_plan
-from taccl.mscclpp.writer import write_plan
+from taccl.mscclpp.text import write_plan
 from taccl.replay.cost import ReplayModel, measured_costs, model_of, of_plans, sharing_of_plan
 from taccl.replay.interpreter import replay
 from taccl.replay.plans import replay_plan

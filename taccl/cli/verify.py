@@ -98,8 +98,8 @@ def verify(
     from taccl.files import read_bytes
     from taccl.groups.directory import files_in, wanted
     from taccl.msccl.verdict import Question, Verdict, judge_for, judge_for_each
+    from taccl.mscclpp.interpret import is_plan, judge_text
     from taccl.mscclpp.plan import NEWEST
-    from taccl.mscclpp.verdict import is_plan, judge_text
 
     custom: dict[str, Callable[[int], Collective | None]] = {}
     for place in [Path(file) for file in files if file and Path(file).is_dir()]:

@@ -25,6 +25,7 @@ from taccl.errors import LoweringError
 from taccl.model.schedule import Schedule
 from taccl.msccl.expected import mode_of
 from taccl.msccl.program import Buffer, Slot, errors_of
+from taccl.mscclpp.interpret import judge_plan
 from taccl.mscclpp.plan import (
     MAX_BUFFER,
     MAX_CHANNELS,
@@ -41,7 +42,6 @@ from taccl.mscclpp.plan import (
     Side,
     Tbg,
 )
-from taccl.mscclpp.verdict import judge_plan
 
 OFF = "use --in-network off: plans then copy and add over memory channels"
 NEEDS = (

@@ -9,22 +9,39 @@ Of a threadblock, what is left to run is told, too. A nop only hands its depende
 that is no nop; one without a dependence, or with no step after it, is as if it were not there. So
 the positions that dependences count are those of the steps that are left (``runInterpreter``,
 ``mscclRunInterpreter``).
+
+**Elements** are what ``xmlLoadSub`` and its handlers store. Only ``algo`` at the top, ``gpu`` in
+it, ``tb`` in the rank's own ``gpu`` and ``step`` in ``tb`` are stored; other elements are skipped
+with all they hold, and inside them any closing tag closes (the reader compares the tag with the
+slot it has just overwritten). Every rank reads the whole file, so every ``gpu`` is looked at here
+as its rank does. Limits of the fixed arrays are those of ``src/graph/xml.h`` (msccl) and
+``src/include/msccl/msccl_parser.h`` (executor, rccl).
+
+**Text** is read byte by byte, by no XML parser. One token is what stands before the next ``=``,
+space, ``>``, ``/`` or line end; an attribute follows a space and nothing else; a value ends at the
+next double quote. The functions are ``xmlGetToken``, ``xmlGetValue``, ``xmlSkipComment`` and
+``xmlGetNode`` of msccl (``src/graph/xml.cc``) and the ``mscclXml`` ones of executor and rccl
+(``src/misc/msccl/msccl_parser.cc``), which are alike. Text is bytes as Latin-1 here: one character
+a byte.
+
+Numbers, too, are as the runtimes read them: C's ``strtol`` and ``strtoll`` with base 0, never an
+error. ``010`` is 8, ``0x10`` is 16, ``1e6`` is 1 and ``abc`` is 0 (``xmlGetAttrInt``). What does
+not fit 64 bits is clamped, what does not fit an ``int`` loses its upper bits.
 """
 
+import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+from itertools import islice
+from types import MappingProxyType
+from typing import NamedTuple
 
 from taccl.errors import ProgramError
-from taccl.msccl.elements import (
-    MAX_CHILDREN,
-    MAX_STORED,
-    Attributes,
-    Document,
-    Element,
-    crowded,
-    stored_by_rank,
-)
+from taccl.files.xml import ENDLESS, is_endless
 from taccl.msccl.program import (
     BUFFER_OF,
     OP_OF,
@@ -50,7 +67,456 @@ from taccl.msccl.runtimes import (
     UNLIMITED,
     Runtime,
 )
-from taccl.msccl.tokens import is_plain, to_int, to_int64
+
+COMMON: Mapping[str, int] = MappingProxyType({str(number): number for number in range(-1, 4096)})
+"""Most numbers of a program, for speed."""
+
+_NUMBER = re.compile(
+    r"[ \t\n\r\v\f]*([+-]?)(?:0[xX]([0-9a-fA-F]+)|0([0-7]*)|([1-9][0-9]*))", re.ASCII
+)
+_MAX_DIGITS = 20
+
+
+def to_int64(text: str) -> int:
+    """Return what ``strtoll`` makes of a text."""
+    common = COMMON.get(text)
+    if common is not None:
+        return common
+    found = _NUMBER.match(text)
+    if found is None:
+        return 0
+    sign, hexadecimal, octal, decimal = found.groups()
+    digits, base = (
+        (hexadecimal, 16) if hexadecimal else (decimal, 10) if decimal else (octal or "0", 8)
+    )
+    digits = digits.lstrip("0") or "0"
+    # More digits than 64 bits have in octal: the value is clamped, and int() would be slow.
+    value = 1 << 64 if len(digits) > _MAX_DIGITS + 3 else int(digits, base)
+    value = -value if sign == "-" else value
+    return max(-(1 << 63), min(value, (1 << 63) - 1))
+
+
+def to_int(text: str) -> int:
+    """Return what ``strtol`` makes of a text once it is stored in an ``int``."""
+    common = COMMON.get(text)
+    if common is not None:
+        return common
+    value = to_int64(text)
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def is_plain(text: str) -> bool:
+    """Tell whether a text is the decimal number that everybody reads it as."""
+    return text in COMMON or re.fullmatch(r"-?[1-9][0-9]{0,18}|0", text, re.ASCII) is not None
+
+
+MAX_ATTRIBUTES = 16
+"""MAX_ATTR_COUNT: later attributes are read and forgotten."""
+
+MAX_TEXT = 255
+"""MAX_STR_LEN: longer names are refused, longer values run on into what lies behind them."""
+
+Attribute = tuple[str, str]
+
+
+class Kind(Enum):
+    """The node types of the reader."""
+
+    OPEN = "open"
+    CLOSE = "close"
+    SINGLE = "single"
+
+
+class Node(NamedTuple):
+    """One tag: its name, every attribute in order (an empty slot is ``("", "")``), its place."""
+
+    name: str
+    attributes: tuple[Attribute, ...]
+    kind: Kind
+    at: int
+
+
+class Fault(NamedTuple):
+    """Where the reader gives up, and why."""
+
+    problem: str
+    at: int
+    fix: str
+
+
+class _FaultError(Exception):
+    def __init__(self, problem: str, at: int, fix: str) -> None:
+        super().__init__(problem)
+        self.fault = Fault(problem, at, fix)
+
+
+class Places:
+    """Lines and columns of a text, both from 1."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *(match.end() for match in re.finditer("\n", self.text))]
+
+    def of(self, at: int) -> tuple[int, int]:
+        """Return line and column of a position."""
+        line = bisect_right(self._starts, at)
+        return line, at - self._starts[line - 1] + 1
+
+
+_USUAL = re.compile(
+    r'[ \n\r]*+<([A-Za-z_]\w{0,60}+)((?: [A-Za-z_]\w{0,60}+="[^"]*+")*+)( ?)(/?)>', re.ASCII
+)
+_ATTRIBUTE = re.compile(r' (\w++)="([^"]*+)"', re.ASCII)
+_CLOSING = re.compile(r"[ \n\r]*+</(\w{1,60}+)>", re.ASCII)
+_BLANKS = re.compile(r"[ \n\r]*+")
+_TOKEN_END = re.compile(r"[=> /\n\r]")
+
+
+def stored(node: Node) -> dict[str, str]:
+    """Return the attributes that a runtime finds: of the first 16, the first of each name."""
+    return dict(reversed(node.attributes[:MAX_ATTRIBUTES]))
+
+
+def nodes(text: str) -> Iterator[Node | Fault]:
+    """Yield the tags of a text in order, and last the fault that ends the reading, if any."""
+    at = 0
+    try:
+        while True:
+            usual = _USUAL.match(text, at)
+            if usual is not None:
+                name, inside, space, slash = usual.groups()
+                found: list[Attribute] = _ATTRIBUTE.findall(inside)
+                if space:
+                    found.append(("", ""))
+                kind = Kind.SINGLE if slash else Kind.OPEN
+                yield Node(name, tuple(found), kind, text.index("<", at))
+                at = usual.end()
+                continue
+            closing = _CLOSING.match(text, at)
+            if closing is not None:
+                yield Node(closing[1], (), Kind.CLOSE, text.index("<", at))
+                at = closing.end()
+                continue
+            node, at = _unusual(text, at)
+            if node is None:
+                return
+            yield node
+    except _FaultError as error:
+        yield error.fault
+
+
+def _unusual(text: str, at: int) -> tuple[Node | None, int]:
+    """Read one tag the slow way; None at the end of the text (``xmlGetNode``)."""
+    while True:
+        found = _BLANKS.match(text, at)
+        start = at if found is None else found.end()
+        if start == len(text):
+            return None, start
+        if text[start] != "<":
+            raise _stray(text, start)
+        name, ended, at = _token(text, start + 1)
+        if ended == "=":
+            raise _FaultError(
+                f"a value stands where the element's name {_shown(name)} ends", at - 1,
+                "put one space after the element's name",
+            )  # fmt: skip
+        if not name.startswith("!--"):
+            break
+        closed = text.find("-->", start + 4)
+        if closed < 0:
+            raise _FaultError("a comment is not closed", start, "end it with -->")
+        at = closed + 3
+    if name == "" and ended == "/":
+        name, ended, at = _token(text, at)
+        if ended == ">":
+            return Node(name, (), Kind.CLOSE, start), at
+        raise _FaultError(
+            f"{_shown(ended)} stands in the closing tag </{name[:40]}", at - 1,
+            f"write </{name[:40].strip()}>",
+        )  # fmt: skip
+    attributes: list[Attribute] = []
+    while ended == " ":
+        key, ended, at = _token(text, at)
+        value = ""
+        if ended == "=":
+            value, ended, at = _value(text, key, at)
+        attributes.append((key, value))
+    kind = Kind.OPEN
+    if ended == "/":
+        kind = Kind.SINGLE
+        _, ended, at = _token(text, at)
+    if ended != ">":
+        raise _unclosed(name, ended, at - 1)
+    return Node(name, tuple(attributes), kind, start), at
+
+
+def _token(text: str, at: int) -> tuple[str, str, int]:
+    """Return a token, the character that ends it, and the position after that."""
+    found = _TOKEN_END.search(text, at)
+    end = len(text) if found is None else found.start()
+    name, ended = text[at:end], text[end : end + 1]
+    if len(name) > MAX_TEXT - 1 - (ended != "="):
+        raise _FaultError(
+            f"a name is longer than {MAX_TEXT - 2} characters", at, "use the names of MSCCL"
+        )
+    if not ended:
+        raise _FaultError("the file ends inside a tag", len(text), "complete the file")
+    return name, ended, end + 1
+
+
+def _value(text: str, key: str, at: int) -> tuple[str, str, int]:
+    """Return a value, the character behind its closing quote, and the position after that."""
+    quote = text[at : at + 1]
+    if quote not in {'"', "'"} or not quote:
+        raise _FaultError(f"the value of {_shown(key)} has no quotes", at, "use double quotes")
+    end = text.find('"', at + 1)
+    if end < 0 or end + 1 >= len(text):
+        fix = "use double quotes" if quote == "'" else 'close the value with "'
+        raise _FaultError(f"the value of {_shown(key)} never ends", at, fix)
+    if quote == "'":
+        # The reader takes all up to the next double quote as the value; what is behind it can
+        # only be right by accident, so the quote is what to name.
+        value, ended = text[at + 1 : end], text[end + 1]
+        if ended not in {" ", ">", "/"}:
+            raise _FaultError(
+                f"the value of {_shown(key)} has single quotes", at, "use double quotes"
+            )
+        return value, ended, end + 2
+    return text[at + 1 : end], text[end + 1], end + 2
+
+
+def _stray(text: str, at: int) -> _FaultError:
+    if text[at] == "\t":
+        return _FaultError("a tab stands between elements", at, "indent with spaces")
+    if text.startswith("\xef\xbb\xbf", at):
+        return _FaultError("a byte order mark stands first", at, "save the file without it")
+    return _FaultError(
+        f"expected '<', got {_shown(text[at])}", at, "remove the text outside of tags"
+    )
+
+
+def _unclosed(name: str, ended: str, at: int) -> _FaultError:
+    fix = "put one space between attributes"
+    if ended in {"\n", "\r"}:
+        fix = "write every element on one line"
+    elif name.startswith("?"):
+        fix = "remove the <?xml ...?> line"
+    elif name.startswith("!"):
+        fix = "remove the DOCTYPE and CDATA"
+    elif ended == "\t":
+        fix = "use spaces instead of tabs"
+    return _FaultError(f"expected '>' in <{name[:40]}>, got {_shown(ended)}", at, fix)
+
+
+def _shown(text: str) -> str:
+    return ascii(text[:40])
+
+
+MAX_STORED = 4096
+"""MAX_NODES: elements stored for one rank stay below it."""
+
+MAX_CHILDREN = 1024
+"""MAX_SUBS: nobody checks it, and one more overwrites the count of children."""
+
+MAX_TAGS = 300_000
+"""Tags of a file, above which it is not looked at."""
+
+MAX_NAMED = 50
+"""Findings of one severity that are told: plenty of warnings must not hide what breaks."""
+
+Attributes = dict[str, str]
+
+
+@dataclass(slots=True)
+class Element:
+    """A stored element: its attributes, where it starts, and what it holds.
+
+    ``held`` counts a gpu's elements; those that no rank could store are not kept.
+    """
+
+    attributes: Attributes
+    at: int
+    children: "list[Element]" = field(default_factory=list)
+    held: int = 0
+
+
+@dataclass(slots=True)
+class Document:
+    """What the reader makes of a file.
+
+    `first` are attributes of the first element, whatever it is called: the header pass of executor
+    and rccl reads no more (``mscclGetAlgoMetaFromXmlFile``). `algo` is the first of so many
+    `algos`, with its gpus, threadblocks and steps. None: there is none. `findings` are faults of
+    the text, in order, of which a ``rejected`` one ended the reading; `told` counts them by
+    severity, told or not. `places` has lines and columns.
+    """
+
+    places: Places
+    first: Attributes | None = None
+    algo: Element | None = None
+    algos: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    told: Counter[Severity] = field(default_factory=Counter)
+
+    def add(self, rule: str, explanation: str, at: int, fix: str, severity: Severity) -> None:
+        """Add a finding at a position of the text, unless there are plenty."""
+        self.told[severity] += 1
+        if self.told[severity] <= MAX_NAMED:
+            line, column = self.places.of(at)
+            self.findings.append(
+                Finding(rule, explanation, fix=fix, severity=severity, line=line, column=column)
+            )
+
+    @property
+    def complete(self) -> bool:
+        """Whether the reader came to the end of the file."""
+        return all(f.severity is not Severity.REJECTED for f in self.findings)
+
+
+_LEVELS = ("", "algo", "gpu", "tb", "step")
+_UNKNOWN = len(_LEVELS)
+
+
+@dataclass(slots=True)
+class _Open:
+    """An element that is not closed yet: its name, level, and what it is stored as."""
+
+    name: str
+    level: int
+    element: Element | None
+    at: int
+
+
+def read_document(content: str | bytes, *, file: str | None = None) -> Document:
+    """Read a file as the runtimes do.
+
+    `content` is the whole file, and errors call it `file`.
+
+    Raises ProgramError when it has more tags than any program, or longer ones.
+    """
+    raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    if is_endless(raw):
+        raise ProgramError(ENDLESS, file=file, fix="give an MSCCL XML")
+    text = raw.decode("latin-1")  # one character a byte
+    document = Document(Places(text))
+    stack: list[_Open] = []
+    for number, node in enumerate(nodes(text)):
+        if number == MAX_TAGS:
+            raise ProgramError(
+                f"the file has more than {MAX_TAGS} tags", file=file,
+                line=document.places.of(node.at)[0],
+                fix="give a program that a runtime could hold",
+            )  # fmt: skip
+        fault = node if isinstance(node, Fault) else _take(document, stack, node)
+        if fault is not None:
+            break
+    else:
+        last = stack[-1] if stack else None
+        fault = None if last is None else Fault(
+            f"<{last.name[:40]}> is never closed", last.at, "close every element"
+        )  # fmt: skip
+    if fault is not None:
+        document.add("reader", fault.problem, fault.at, fault.fix, Severity.REJECTED)
+    return document
+
+
+def _take(document: Document, stack: list[_Open], node: Node) -> Fault | None:
+    """Take one tag; return the fault that ends the reading, or None."""
+    if stack and node.kind is Kind.CLOSE:
+        name = stack[-1].name
+        if stack[-1].level < _UNKNOWN and node.name != name:
+            return Fault(
+                f"</{node.name[:40]}> stands where </{name[:40]}> should", node.at,
+                "close elements in the order they opened",
+            )  # fmt: skip
+        stack.pop()
+        return None
+    if document.first is None:
+        document.first = stored(node)
+    _warn_of_attributes(document, node)
+    level = stack[-1].level if stack else 0
+    known = level + 1 < _UNKNOWN and node.name == _LEVELS[level + 1]
+    element: Element | None = None
+    if known:
+        element = Element(stored(node), node.at)
+        above = stack[-1].element if stack else None
+        gpu = stack[1].element if len(stack) > 1 else None
+        if gpu is not None:
+            gpu.held += 1
+        if level == 0:
+            document.algos += 1
+            document.algo = document.algo or element
+        elif above is not None and (gpu is None or gpu.held <= MAX_STORED):
+            above.children.append(element)  # beyond that, the file is refused
+        if level == 1 and "id" not in element.attributes:  # mscclAlgoXmlGpu wants it at once
+            return Fault("<gpu> has no id", node.at, 'add id="..."')
+    elif level == _UNKNOWN - 1:
+        document.add(
+            "elements",
+            f"<step> holds <{node.name[:40]}>, and the reader follows a null pointer there",
+            node.at, "leave steps empty", Severity.BREAKS,
+        )  # fmt: skip
+    elif level < _UNKNOWN:
+        document.add(
+            "elements", f"<{node.name[:40]}> is skipped with all it holds", node.at,
+            "copies must be cpy steps", Severity.WARNING,
+        )  # fmt: skip
+    if node.kind is not Kind.SINGLE:
+        stack.append(_Open(node.name, level + 1 if known else _UNKNOWN, element, node.at))
+    return None
+
+
+def _warn_of_attributes(document: Document, node: Node) -> None:
+    """Warn of attributes that don't fit the reader's arrays.
+
+    A node holds 17 pairs of 256 bytes and behind them two numbers, of which the second is the
+    node's type, in use by then. A long value runs over the attributes behind it, and then further.
+    """
+    if len(node.attributes) > MAX_ATTRIBUTES:
+        lost = ", ".join(key[:40] for key, _ in islice(node.attributes, MAX_ATTRIBUTES, None))
+        document.add(
+            "attributes",
+            f"<{node.name[:40]}> has {len(node.attributes)} attributes, the reader keeps"
+            f" {MAX_ATTRIBUTES} and forgets {lost[:80]}",
+            node.at, "leave out what the runtime does not need", Severity.WARNING,
+        )  # fmt: skip
+    for number, (key, value) in enumerate(node.attributes):
+        if len(value) > MAX_TEXT:
+            behind = MAX_ATTRIBUTES - min(number, MAX_ATTRIBUTES)
+            room = MAX_TEXT + behind * 2 * (MAX_TEXT + 1) + 4
+            document.add(
+                "attributes",
+                f"{key[:40]} of <{node.name[:40]}> has {len(value)} bytes, the reader has room for"
+                f" {MAX_TEXT} and writes on",
+                node.at, "shorten the value",
+                Severity.BREAKS if len(value) > room else Severity.WARNING,
+            )  # fmt: skip
+
+
+def crowded(document: Document) -> Iterator[tuple[str, Element]]:
+    """Yield elements with more children than their array holds, with their names."""
+    if document.algo is None:
+        return
+    found = [("algo", document.algo)]
+    found += [("gpu", gpu) for gpu in document.algo.children]
+    found += [("tb", block) for gpu in document.algo.children for block in gpu.children]
+    for name, element in found:
+        if len(element.children) > MAX_CHILDREN:
+            yield name, element
+
+
+def stored_by_rank(document: Document) -> dict[int, int]:
+    """Return how many elements every rank stores: algos, gpus, and what its own gpus hold."""
+    gpus = document.algo.children if document.algo else []
+    own: dict[int, int] = {}
+    for gpu in gpus:
+        rank = to_int(gpu.attributes["id"])
+        own[rank] = own.get(rank, 0) + gpu.held
+    return {rank: document.algos + len(gpus) + held for rank, held in own.items()}
+
 
 MAX_FOUND = 200
 """Findings of one severity that are told: plenty of warnings must not hide a refusal."""

@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape
 
 from taccl.errors import ProgramError
 from taccl.files.xml import Element, RefusedError, XmlBounds, read_tree
+from taccl.msccl.parser import COMMON
 from taccl.msccl.program import (
     BUFFER_OF,
     OP_OF,
@@ -30,7 +31,6 @@ from taccl.msccl.program import (
     Threadblock,
 )
 from taccl.msccl.runtimes import DEFAULT_MAX_BYTES, MAX_RANKS, PROTOCOLS, RUNTIMES, UNLIMITED
-from taccl.msccl.tokens import COMMON
 
 Word = TypeVar("Word")
 

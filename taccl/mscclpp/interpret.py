@@ -1,4 +1,4 @@
-"""What calls of a plan leave in memory, and what of it depends on luck.
+"""The judge of plans: what calls leave in memory, and what of it depends on luck.
 
 A plan is run symbolically, several calls one after the other, as ranks run them: threadblocks take
 their operations in order and block on waits, packets, barriers and semaphores. Since nothing but
@@ -14,6 +14,9 @@ barriers and semaphores pass on both; relaxed signals and packets only the first
 
 Bytes are cells: chunks, cut as finely as groups of threadblocks and pipelines cut them. A packet
 takes the room of two.
+
+:func:`judge_text` says all that MSCCL++ makes of a file: the reader, the limits, and what calls
+leave.
 """
 
 from collections import Counter, defaultdict, deque
@@ -27,8 +30,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.msccl.program import Buffer, Finding
-from taccl.mscclpp.plan import FENCES, OPERATIONS, Operand, Plan, PlanBlock, PlanOp, Side
+from taccl.errors import InputError, ProgramError
+from taccl.msccl.program import Buffer, Finding, Severity, errors_of
+from taccl.mscclpp.plan import FENCES, NEWEST, OPERATIONS, Operand, Plan, PlanBlock, PlanOp, Side
+from taccl.mscclpp.structure import structure_findings
+from taccl.mscclpp.text import read_plan
 
 Clock = NDArray[np.int32]
 """Steps of each lane that are over."""
@@ -1013,3 +1019,47 @@ _STEPS: Mapping[str, Callable[[Run, Flat], bool]] = {
     "sem_acquire": Run.acquire, "sem_release": Run.release,
 }  # fmt: skip
 """By operation, what runs it and tells whether it went on; all others move data."""
+
+
+FOLLOWED = frozenset({"chunks"})
+"""Rules of the structure that a plan may break, and be followed all the same."""
+
+
+def is_plan(text: str | bytes) -> bool:
+    """Tell whether a `text` is that of a JSON object, as plans are, and not of XML."""
+    return text.lstrip()[:1] in ("{", b"{")
+
+
+def judge_plan(plan: Plan, version: str = NEWEST, *, structure_only: bool = False) -> list[Finding]:
+    """Return all that is wrong with a `plan`, for a `version`, of VERSIONS, the worst first.
+
+    With `structure_only` no data and no waits are followed; nor are they where the parts of the
+    plan are wrong.
+    """
+    findings = structure_findings(plan, version)
+    if not structure_only and {one.rule for one in errors_of(findings)} <= FOLLOWED:
+        findings += run_findings(plan)
+    order = list(Severity)
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
+def judge_text(
+    text: str | bytes, version: str = NEWEST, *, file: str = "", structure_only: bool = False
+) -> list[Finding]:
+    """Return all that is wrong with the plan that a `text` says, as :func:`judge_plan` does.
+
+    Errors are of a `file`; what can't be read is one finding, that it is rejected.
+    """
+    try:
+        plan = read_plan(text if isinstance(text, str) else text.decode(), file=file)
+    except UnicodeDecodeError as error:
+        return [Finding(
+            "refused", f"is not UTF-8: byte {error.start}", fix="save the file as UTF-8",
+            severity=Severity.REJECTED,
+        )]  # fmt: skip
+    except (ProgramError, InputError) as error:
+        named = f"{error.field}: {error.problem}" if error.field else error.problem
+        return [Finding(
+            "refused", named, fix=error.fix, severity=Severity.REJECTED, line=error.line
+        )]  # fmt: skip
+    return judge_plan(plan, version, structure_only=structure_only)

@@ -21,7 +21,7 @@ from taccl.msccl.program import Program
 from taccl.mscclpp import register
 from taccl.mscclpp.plan import Plan
 from taccl.mscclpp.structure import counted_chunks
-from taccl.mscclpp.writer import write_plan
+from taccl.mscclpp.text import write_plan
 from taccl.replay.cost import ReplayModel, model_of
 from taccl.replay.plans import replay_plan
 from taccl.report.text import us

@@ -8,12 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl.errors import ProgramError
-from taccl.msccl.elements import MAX_TAGS, read_document
-from taccl.msccl.parser import parse
+from taccl.msccl.parser import MAX_TAGS, Fault, Node, nodes, parse, read_document
 from taccl.msccl.program import Severity
 from taccl.msccl.run import deadlock, safe_size
 from taccl.msccl.runtimes import MAX_COUNT, RUNTIMES
-from taccl.msccl.tokens import Fault, Node, nodes
 from taccl.msccl.verdict import judge_text
 from tests.msccl.texts import HEAD, algo, block, exchange, gpu, step, swap, trees
 

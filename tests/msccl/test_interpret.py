@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from taccl.collectives import build_collective
-from taccl.msccl import races
-from taccl.msccl.interpret import find_root, interpret, judge
+from taccl.msccl.interpret import Clock, _clocks, _Order, find_root, interpret, judge
 from taccl.msccl.program import Buffer, Finding, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.msccl.run import Place, deadlock, largest_safe_size
 from taccl.msccl.runtimes import RUNTIMES, message_chunks
@@ -463,7 +462,7 @@ def test_a_finding_reads_as_one_line() -> None:
 
 
 def test_races_are_found_with_clocks_of_one_rank_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taccl.msccl.races.MAX_CLOCKS", 1)
+    monkeypatch.setattr("taccl.msccl.interpret.MAX_CLOCKS", 1)
     clean = make(ring_schedule("allreduce", 3))
     assert judge(clean, "portable") == []
     loose = with_each_step(clean, lambda step: replace(step, depends=None))
@@ -474,16 +473,16 @@ def test_a_program_whose_ranks_order_their_own_steps_needs_no_clocks_of_all_rank
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     longest: list[int] = []
-    own = races._clocks
+    own = _clocks
 
     def watched(
-        order: races._Order, widths: Sequence[int], where: Sequence[Place]
-    ) -> Iterator[tuple[int, int, races.Clock]]:
+        order: _Order, widths: Sequence[int], where: Sequence[Place]
+    ) -> Iterator[tuple[int, int, Clock]]:
         for number, step, clock in own(order, widths, where):
             longest.append(len(clock))
             yield number, step, clock
 
-    monkeypatch.setattr(races, "_clocks", watched)
+    monkeypatch.setattr("taccl.msccl.interpret._clocks", watched)
     for collective in ("allgather", "reducescatter", "alltoall"):
         clean = make(pairs_schedule(collective, mesh(6)))
         assert judge(clean, "portable") == []

@@ -4,8 +4,7 @@ import csv
 
 import pytest
 
-from taccl.msccl.elements import read_document
-from taccl.msccl.parser import parse
+from taccl.msccl.parser import parse, read_document
 from taccl.msccl.program import Op, Severity, StepRef
 from taccl.msccl.verdict import judge_text
 from tests.msccl.texts import SHARED, algo, block, copies, exchange, gpu, local, step, with_head

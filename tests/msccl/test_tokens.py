@@ -4,10 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from taccl.msccl.elements import read_document
-from taccl.msccl.parser import parse
+from taccl.msccl.parser import Fault, Node, nodes, parse, read_document, to_int, to_int64
 from taccl.msccl.program import Severity
-from taccl.msccl.tokens import Fault, Node, nodes, to_int, to_int64
 from taccl.msccl.verdict import judge_text
 from tests.msccl.texts import HEAD, exchange, step
 from tests.sweep import for_each

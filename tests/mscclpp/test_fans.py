@@ -12,10 +12,9 @@ from taccl.errors import LoweringError
 from taccl.lowering.fans import NEEDS, SUMS, FanOptions, asks, fan_plan
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.program import errors_of
+from taccl.mscclpp.interpret import judge_plan
 from taccl.mscclpp.plan import MAX_CHANNELS, MAX_OP_CHANNELS, Group, Plan, PlanOp
-from taccl.mscclpp.reader import read_plan
-from taccl.mscclpp.verdict import judge_plan
-from taccl.mscclpp.writer import write_plan
+from taccl.mscclpp.text import read_plan, write_plan
 from taccl.topology.fans import Fan, make_fans
 from tests.mscclpp.mutants import mutant
 from tests.mscclpp.oracle import problems

@@ -13,10 +13,9 @@ from taccl.apps.plans import MOST_BLOCKS, Wanted, best_plan, hurried_messages
 from taccl.errors import LoweringError
 from taccl.lowering.plans import PlanOptions, plan_of
 from taccl.msccl.program import Op, Program, Severity, errors_of
+from taccl.mscclpp.interpret import judge_plan, judge_text
 from taccl.mscclpp.plan import MAX_OPS, Plan, PlanOp
-from taccl.mscclpp.reader import read_plan
-from taccl.mscclpp.verdict import judge_plan, judge_text
-from taccl.mscclpp.writer import write_plan
+from taccl.mscclpp.text import read_plan, write_plan
 from taccl.replay.cost import model_of
 from taccl.replay.plans import replay_plan
 from taccl.replay.timing import traces

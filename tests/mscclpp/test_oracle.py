@@ -12,11 +12,9 @@ import taccl
 from taccl.apps.plans import Wanted, hurried_messages
 from taccl.lowering.plans import PlanOptions, plan_of
 from taccl.msccl.program import Op, errors_of
-from taccl.mscclpp.interpret import run_findings
+from taccl.mscclpp.interpret import judge_plan, run_findings
 from taccl.mscclpp.plan import Plan
-from taccl.mscclpp.reader import read_plan
-from taccl.mscclpp.verdict import judge_plan
-from taccl.mscclpp.writer import write_plan
+from taccl.mscclpp.text import read_plan, write_plan
 from tests.msccl.builders import make, small_schedules
 from tests.mscclpp.interleavings import racy
 from tests.mscclpp.mutants import mutant

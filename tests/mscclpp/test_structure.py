@@ -24,8 +24,8 @@ from taccl.mscclpp.plan import (
     Side,
     Tbg,
 )
-from taccl.mscclpp.reader import read_plan
 from taccl.mscclpp.structure import MAX_FOUND, RULES, accepts, structure_findings
+from taccl.mscclpp.text import read_plan
 from tests.sweep import for_each
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "data" / "mscclpp"

@@ -21,8 +21,7 @@ from taccl.mscclpp.plan import (
     Side,
     Tbg,
 )
-from taccl.mscclpp.reader import read_plan
-from taccl.mscclpp.writer import write_plan
+from taccl.mscclpp.text import read_plan, write_plan
 from tests.sweep import for_each
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "data" / "mscclpp"

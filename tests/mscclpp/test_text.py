@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from taccl.errors import InputError, ProgramError, TacclError
 from taccl.msccl.program import Buffer
-from taccl.mscclpp import reader
+from taccl.mscclpp import text
 from taccl.mscclpp.plan import (
     Channel,
     Group,
@@ -24,9 +24,8 @@ from taccl.mscclpp.plan import (
     Side,
     Tbg,
 )
-from taccl.mscclpp.reader import read_plan
 from taccl.mscclpp.structure import accepts, structure_findings
-from taccl.mscclpp.writer import write_plan
+from taccl.mscclpp.text import read_plan, write_plan
 from tests.sweep import for_each
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "data" / "mscclpp"
@@ -337,7 +336,7 @@ def test_what_is_not_one_json_object_within_limits_is_refused(
 ])  # fmt: skip
 def test_what_is_too_large_is_refused(name: str, value: int, message: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, name, value)
+        patch.setattr(text, name, value)
         with pytest.raises(TacclError, match=message):
             read_plan(json.dumps(document()))
 
