@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taccl.apps import load_network
-from taccl.apps.networks import MachineOptions
+from taccl.apps.inputs import MachineOptions
 from taccl.errors import TacclWarning
 from taccl.imports import ImportOptions, import_topology
 from taccl.topology.edit import degrade, read_loss

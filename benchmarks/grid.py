@@ -20,7 +20,7 @@ from typing import NamedTuple
 from benchmarks.auto import text_of, warm_up
 from benchmarks.sections import replace_section
 from taccl.apps import Request, load_network, synthesize
-from taccl.apps.networks import MachineOptions
+from taccl.apps.inputs import MachineOptions
 from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.topology.file import shipped_topologies
 from taccl.topology.graph import LogicalTopology

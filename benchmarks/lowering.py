@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taccl.apps import Request, Target, load_network, synthesize
-from taccl.apps.networks import MachineOptions
+from taccl.apps.inputs import MachineOptions
 from taccl.apps.programs import Lowering
 from taccl.model.schedule import Schedule
 from taccl.model.schedule_file import read_schedule, schedule_text

@@ -17,8 +17,7 @@ from benchmarks.sections import replace_section
 from benchmarks.truth import DATA, PAGE
 from taccl.apps import Request, Target, load_network, synthesize
 from taccl.apps.comparison import CHANNELS
-from taccl.apps.inputs import read_program
-from taccl.apps.networks import MachineOptions
+from taccl.apps.inputs import MachineOptions, read_program
 from taccl.msccl.program import Program
 from taccl.replay.cost import model_of
 from taccl.replay.nccl import fastest, machine_of

@@ -3,7 +3,7 @@
 Does it put schedules in that order?
 
 On every machine, collective and size all classical algorithms are schedules on the network that
-engines search on (:func:`taccl.apps.networks.charged`), and programs that are replayed with the
+engines search on (:func:`taccl.apps.inputs.charged`), and programs that are replayed with the
 measured costs: in the same protocol and one instance (*plain*), and as they are scored, in the best
 protocol and number of instances (*scored*). A pair of schedules is in order where the one that ends
 earlier has the program that takes less; programs that differ by less than a thousandth are equal.
@@ -17,7 +17,7 @@ from itertools import combinations, product
 from benchmarks.sections import replace_section
 from benchmarks.truth import PAGE
 from taccl.apps import Target, load_network
-from taccl.apps.networks import MachineOptions, charged
+from taccl.apps.inputs import MachineOptions, charged
 from taccl.apps.programs import lowering_of
 from taccl.collectives import build_collective
 from taccl.errors import LoweringError

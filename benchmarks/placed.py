@@ -15,9 +15,8 @@ import tempfile
 from pathlib import Path
 from statistics import mean
 
-from taccl.apps.emulation import measure_links, over
-from taccl.apps.networks import MachineOptions, load_machine
-from taccl.apps.running import Asked, load_job, run_jobs
+from taccl.apps.inputs import MachineOptions, load_machine
+from taccl.apps.running import Asked, load_job, measure_links, over, run_jobs
 from taccl.run.emulate import Emulated, emulated, own_scale, scaled
 
 SAMPLES = 10

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import taccl
-from taccl.apps.networks import MachineOptions, load_machine
+from taccl.apps.inputs import MachineOptions, load_machine
 from taccl.apps.plans import Wanted, best_plan
 from taccl.errors import LoweringError, TacclError
 from taccl.msccl.program import Program, errors_of

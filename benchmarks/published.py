@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from taccl.apps import Lowering, Request, Synthesis, Target, load_network, synthesize
-from taccl.apps.networks import asked_collective
+from taccl.apps.inputs import asked_collective
 from taccl.bounds import any_bounds, best
 from taccl.errors import ScheduleError, TacclError, TacclWarning
 from taccl.imports import ImportOptions, import_topology

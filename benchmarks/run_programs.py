@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from taccl.apps.networks import load_network
+from taccl.apps.inputs import load_network
 from taccl.apps.programs import Target
 from taccl.apps.request import Request
 from taccl.apps.running import MAX_RANKS, job_of

@@ -18,9 +18,9 @@ from typing import Literal
 
 import taccl
 from benchmarks.seeds_layers import ELEMENT, Layers, macs_of, params_of, resnet50, times_of, vgg16
-from taccl.apps.call_costs import CallCosts
 from taccl.apps.placing import Question, place
 from taccl.apps.programs import Target, lowering_of
+from taccl.apps.stepping import CallCosts
 from taccl.collectives import build_collective
 from taccl.files import Document
 from taccl.model.problem import problem_of

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.sections import replace_section
-from taccl.apps.call_costs import CallCosts
-from taccl.apps.networks import MachineOptions, load_machine
-from taccl.apps.stepping import Price, under
+from taccl.apps.inputs import MachineOptions, load_machine
+from taccl.apps.stepping import CallCosts, Price, under
 from taccl.report.text import aligned
 from taccl.topology.graph import Topology
 from taccl.training.expansion import expanded

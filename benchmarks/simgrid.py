@@ -27,7 +27,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from taccl.apps.networks import MachineOptions, load_network
+from taccl.apps.inputs import MachineOptions, load_network
 from taccl.apps.programs import Target, lowering_of
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import TacclError

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from taccl.apps.networks import MachineOptions, load_machine
+from taccl.apps.inputs import MachineOptions, load_machine
 from taccl.run.emulate import emulated, fabric_address, own_scale, scaled
 
 CLOSE = 1e-6

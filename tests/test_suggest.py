@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from taccl.apps.networks import logical_group
+from taccl.apps.inputs import logical_group
 from taccl.collectives import Collective, build_collective
 from taccl.errors import InputError
 from taccl.files import parse_document

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from taccl.apps.networks import load_network, logical_group
+    from taccl.apps.inputs import load_network, logical_group
     from taccl.apps.programs import Lowering, Target
     from taccl.apps.request import Request, Synthesis
     from taccl.apps.synthesis import synthesize
@@ -19,7 +19,7 @@ __all__ = [
 
 _MODULE_OF = {
     "Lowering": "programs", "Request": "request", "Synthesis": "request", "Target": "programs",
-    "load_network": "networks", "logical_group": "networks", "synthesize": "synthesis",
+    "load_network": "inputs", "logical_group": "inputs", "synthesize": "synthesis",
 }  # fmt: skip
 
 

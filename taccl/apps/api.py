@@ -9,8 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from taccl.apps.inputs import read_program
-from taccl.apps.networks import MachineOptions, load_collective, load_machine, load_network
+from taccl.apps.inputs import (
+    MachineOptions,
+    load_collective,
+    load_machine,
+    load_network,
+    read_program,
+)
 from taccl.apps.outputs import write_outputs, xml_files
 from taccl.apps.programs import Target
 from taccl.apps.request import Request, Synthesis

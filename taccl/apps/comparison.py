@@ -15,8 +15,7 @@ from math import isqrt, lcm
 from pathlib import Path
 
 from taccl.apps.evaluation import answer_of
-from taccl.apps.inputs import ELEMENT_BYTES, read_input, unit_of
-from taccl.apps.networks import charged
+from taccl.apps.inputs import ELEMENT_BYTES, charged, read_input, unit_of
 from taccl.apps.programs import Target, serves, textbook_programs
 from taccl.bounds import ANY
 from taccl.collectives import COLLECTIVES, Collective, alone, has_xml

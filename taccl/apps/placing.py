@@ -11,8 +11,13 @@ from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 
-from taccl.apps.inputs import read_program
-from taccl.apps.networks import MachineOptions, asked_collective, load_collective, load_machine
+from taccl.apps.inputs import (
+    MachineOptions,
+    asked_collective,
+    load_collective,
+    load_machine,
+    read_program,
+)
 from taccl.apps.programs import Target, textbook_program
 from taccl.errors import InputError, ScheduleError, TacclWarning, did_you_mean
 from taccl.files import shown

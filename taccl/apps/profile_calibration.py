@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.apps.inputs import read_program
+from taccl.apps.inputs import MachineOptions, load_machine, read_program
 from taccl.apps.measured import Run, RunRecord, programs_of, replayed, summed_up
-from taccl.apps.networks import MachineOptions, load_machine
 from taccl.errors import InputError, ProgramError
 from taccl.files import shown
 from taccl.imports.nccl_tests import Measured, read_runs

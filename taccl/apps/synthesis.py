@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from taccl.apps.networks import (
+from taccl.apps.inputs import (
     DEFAULT_SIZE,
     asked_collective,
     charged,

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from taccl.apps.networks import load_network, logical_group
+from taccl.apps.inputs import load_network, logical_group
 from taccl.apps.programs import Target, lowering_of
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import OutOfTimeError

@@ -78,7 +78,7 @@ def compare(
 ) -> None:
     """Replay classical algorithms and files, size by size, beside NCCL's model and the bound."""
     from taccl.apps import comparison
-    from taccl.apps.networks import (
+    from taccl.apps.inputs import (
         MachineOptions,
         asked_collective,
         fans_wanted,

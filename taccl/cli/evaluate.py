@@ -87,16 +87,15 @@ def evaluate(
     ] = False,
 ) -> None:
     """Replay programs on a topology, size by size, beside the bound."""
-    from taccl.apps import evaluation, plans, reports
+    from taccl.apps import evaluation, outputs, plans
     from taccl.apps.evaluation import is_schedule, timed_schedules
-    from taccl.apps.inputs import read_input, whole_size
-    from taccl.apps.networks import MachineOptions, load_machine
+    from taccl.apps.inputs import MachineOptions, load_machine, read_input, whole_size
     from taccl.mscclpp.plan import Plan
     from taccl.replay.cost import is_measured, model_of
     from taccl.report.tables import WRITERS
 
     form = "json" if as_json else form
-    wanted = reports.Wanted(trace, html, explain, form)
+    wanted = outputs.Wanted(trace, html, explain, form)
     groups = Path(files[0]) if len(files) == 1 and files[0] and Path(files[0]).is_dir() else None
     scheduled: list[str] = []
     if groups is None:
@@ -153,9 +152,9 @@ def evaluate(
         rows = evaluation.under(case, setting, rows)
         setting = evaluation.left_of(case, setting)
     if scheduled:
-        reports.write_schedules(wanted, timed)
+        outputs.write_schedules(wanted, timed)
         wanted = replace(wanted, trace=None, html=None)
-    text = reports.evaluation_text(wanted, WRITERS[form](rows), files, rows, setting)
+    text = outputs.evaluation_text(wanted, WRITERS[form](rows), files, rows, setting)
     typer.echo(text.rstrip("\n"))
 
 
@@ -235,7 +234,7 @@ def bound(
 ) -> None:
     """Print what no algorithm can beat, by kind, and which bound is the binding one."""
     from taccl.apps import evaluation
-    from taccl.apps.networks import (
+    from taccl.apps.inputs import (
         MachineOptions,
         asked_collective,
         default_size,

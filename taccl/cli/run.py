@@ -108,7 +108,7 @@ def run(
 ) -> None:
     """Run programs with real bytes, a process a rank, and check what comes out."""
     from taccl.apps import running
-    from taccl.apps.networks import MachineOptions, load_machine
+    from taccl.apps.inputs import MachineOptions, load_machine
     from taccl.files import check_outputs, write_all_atomic
     from taccl.report.runs import runs_json, runs_table
     from taccl.run.hosts import parse_hosts, run_on_hosts
@@ -146,7 +146,7 @@ def run(
     jobs = [running.load_job(file, sizes[-1], patience) for file in files]
     texts: dict[str | Path, str] = {}
     if emulate is not None:
-        from taccl.apps.emulation import probes_told, run_emulated
+        from taccl.apps.running import probes_told, run_emulated
 
         machine = load_machine(emulate, MachineOptions(nodes, fabric, alpha_rule=alpha_rule))
         factor_ = None if scale is None else Fraction(scale)

@@ -37,7 +37,7 @@ def show(
     dot: Dot = None,
 ) -> None:
     """Print what remains of a topology under a sketch: links, relays, senders, symmetry, limits."""
-    from taccl.apps.networks import MachineOptions, load_network, logical_group
+    from taccl.apps.inputs import MachineOptions, load_network, logical_group
     from taccl.files import check_outputs
     from taccl.report.matrix import sketch_picture, sketch_rows
 
@@ -56,7 +56,7 @@ def validate(
     sketch: SketchArgument, topology: TopologyArgument, nodes: Nodes = None, fabric: Fabric = None
 ) -> None:
     """Apply a sketch to a topology: links, relays and symmetries all hold, or an error says why."""
-    from taccl.apps.networks import MachineOptions, load_network, logical_group
+    from taccl.apps.inputs import MachineOptions, load_network, logical_group
     from taccl.collectives import build_collective
 
     logical = load_network(topology, MachineOptions(nodes, fabric, sketch))
@@ -89,7 +89,7 @@ def suggest(
     output: TextOutput = None,
 ) -> None:
     """Print a sketch for a topology, with a comment on why each of its parts is as it is."""
-    from taccl.apps.networks import asked_collective, default_size, load_collective
+    from taccl.apps.inputs import asked_collective, default_size, load_collective
     from taccl.sketch.suggest import suggest_sketch
     from taccl.topology.file import load_topology
 

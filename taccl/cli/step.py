@@ -100,9 +100,17 @@ def step(
     verbose: Verbose = False,
 ) -> None:
     """Say what a training step takes, and how much of it is communication that nothing hides."""
-    from taccl.apps.call_costs import CallCosts, asks_switches, check_via, has_programs, quicker
-    from taccl.apps.networks import MachineOptions, fans_wanted, load_machine
-    from taccl.apps.stepping import Price, Question, load_work
+    from taccl.apps.inputs import MachineOptions, fans_wanted, load_machine
+    from taccl.apps.stepping import (
+        CallCosts,
+        Price,
+        Question,
+        asks_switches,
+        check_via,
+        has_programs,
+        load_work,
+        quicker,
+    )
     from taccl.apps.stepping import step as solve
     from taccl.files import check_outputs, write_all_atomic
     from taccl.report.steps import as_object, as_text, step_page, step_trace

@@ -196,8 +196,8 @@ def synthesize(
 ) -> None:
     """Find a schedule for a collective, prove it correct, and write it as MSCCL XML."""
     from taccl import apps as pipeline
-    from taccl.apps import outputs, reports
-    from taccl.apps.networks import MachineOptions, fans_wanted, load_collective
+    from taccl.apps import outputs
+    from taccl.apps.inputs import MachineOptions, fans_wanted, load_collective
     from taccl.apps.plans import fan_time, plan_texts
     from taccl.apps.plans import told as told_of
     from taccl.files import check_outputs, write_all_atomic
@@ -271,7 +271,7 @@ def synthesize(
         if file is not None and plans:
             write_all_atomic(plans)
             written += map(Path, plans)
-        written += reports.write_report(found, report)
+        written += outputs.write_report(found, report)
     if output is not None and (text := outputs.caution(found.schedule.collective)):
         _warn(text)
     if is_stdout(output):
@@ -372,7 +372,7 @@ def convert(
 ) -> None:
     """Verify a schedule and write it as MSCCL XML, or as MSCCL++ plans (to stdout without -o)."""
     from taccl.apps import outputs
-    from taccl.apps.networks import MachineOptions, load_machine
+    from taccl.apps.inputs import MachineOptions, load_machine
     from taccl.apps.plans import convert as convert_to_plans
     from taccl.apps.plans import told as told_of
 

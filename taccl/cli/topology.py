@@ -52,7 +52,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print what a topology consists of, and a matrix of the paths between its ranks."""
-    from taccl.apps.networks import MachineOptions, load_machine
+    from taccl.apps.inputs import MachineOptions, load_machine
     from taccl.files import check_outputs
     from taccl.report.matrix import matrix_text, topology_fields
     from taccl.topology.file import describe, topology_digest
@@ -104,7 +104,7 @@ def diff(
     first: TopologyArgument, second: TopologyArgument, nodes: Nodes = None, as_json: Json = False
 ) -> None:
     """Compare two topologies; exit status 0: the same, 1: they differ."""
-    from taccl.apps.networks import load_both
+    from taccl.apps.inputs import load_both
     from taccl.report.differences import differences, differences_fields, differences_text
 
     found = differences(*load_both(first, second, nodes))
@@ -123,7 +123,7 @@ def expand(
     output: TextOutput = None,
 ) -> None:
     """Print a topology as the plain graph that engines see."""
-    from taccl.apps.networks import MachineOptions, load_machine
+    from taccl.apps.inputs import MachineOptions, load_machine
     from taccl.topology.file import expand_text
 
     text = expand_text(
@@ -157,7 +157,7 @@ def degrade(
     output: TextOutput = None,
 ) -> None:
     """Print a topology some of whose edges are slower or gone, as a plain graph."""
-    from taccl.apps.networks import MachineOptions, load_machine
+    from taccl.apps.inputs import MachineOptions, load_machine
     from taccl.topology.edit import degrade, read_losses
     from taccl.topology.file import document_text, topology_document
 
@@ -330,7 +330,7 @@ def export(
     output: TextOutput = None,
 ) -> None:
     """Write a topology in another tool's format."""
-    from taccl.apps.networks import MachineOptions, load_machine
+    from taccl.apps.inputs import MachineOptions, load_machine
     from taccl.report.export import EXPORTS
 
     text = EXPORTS[to](

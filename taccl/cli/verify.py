@@ -157,7 +157,7 @@ def _servers(
             "the topology says which ranks share a server", field="--ranks-per-node",
             fix="leave out one of the two",
         )  # fmt: skip
-    from taccl.apps.networks import MachineOptions, load_machine
+    from taccl.apps.inputs import MachineOptions, load_machine
 
     return load_machine(topology, MachineOptions(nodes, group=group)).server_of
 

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import taccl
-from taccl.apps.networks import charged, logical_group
+from taccl.apps.inputs import charged, logical_group
 from taccl.apps.programs import Lowering, Target
 from taccl.apps.scoring import Scorer
 from taccl.bounds import POINT_TO_POINT, any_bounds, best, fixed_floors

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
-from taccl.apps.networks import MachineOptions, asked_collective, load_network
+from taccl.apps.inputs import MachineOptions, asked_collective, load_network
 from taccl.apps.programs import serves
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, OutOfTimeError

@@ -10,28 +10,26 @@ from typing import Any
 import pytest
 
 from taccl.apps.calibration import (
-    Calibration,
-    Question,
-    calibrate,
-    calibration_json,
-    calibration_text,
-)
-from taccl.apps.fitting import (
     BETWEEN,
     FITTED,
     INSIDE,
     NOT_TOLD,
     TOLD,
     TOLD_IF,
+    Calibration,
     Costs,
     EdgeCosts,
+    Question,
+    calibrate,
+    calibration_json,
+    calibration_text,
     classes_of,
     costly,
     costly_document,
     rate_text,
     time_text,
 )
-from taccl.apps.networks import asked_collective
+from taccl.apps.inputs import asked_collective
 from taccl.apps.programs import Target, textbook_program
 from taccl.errors import InputError
 from taccl.files import read_document

@@ -4,7 +4,7 @@ import pytest
 
 import taccl
 from benchmarks.side_by_side import OFF, PAIRS, by_fluid, ends
-from taccl.apps.call_costs import CallCosts, quicker
+from taccl.apps.stepping import CallCosts, quicker
 from taccl.errors import InputError, NoScheduleError
 from taccl.msccl.program import Program
 from taccl.topology.file import load_topology

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from taccl.apps import Request, Synthesis, Target, load_network, synthesize
-from taccl.apps.networks import MachineOptions, asked_collective
+from taccl.apps.inputs import MachineOptions, asked_collective
 from taccl.apps.outputs import summary
 from taccl.apps.scoring import Scorer
 from taccl.apps.synthesis import CHUNK_COUNTS, series_of

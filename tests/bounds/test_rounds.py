@@ -10,7 +10,7 @@ from itertools import combinations
 import pytest
 
 from taccl.apps import load_network
-from taccl.apps.networks import MachineOptions
+from taccl.apps.inputs import MachineOptions
 from taccl.bounds import any_bounds
 from taccl.collectives import Collective, build_collective, chunk_size_of
 from taccl.errors import NoScheduleError

@@ -86,7 +86,7 @@ def test_the_second_interrupt_says_which_files_were_written(
         signal.raise_signal(signal.SIGINT)
         raise AssertionError
 
-    monkeypatch.setattr("taccl.apps.reports.write_report", interrupted)
+    monkeypatch.setattr("taccl.apps.outputs.write_report", interrupted)
     done = run(
         "synthesize", "ring:4", "allgather", "--engine", "ring", "-q", "-o", "f.xml",
         "--schedule", "s.json", "--report", "page.html",
@@ -132,13 +132,13 @@ def interrupt(*_: object, **__: object) -> None:
     ("command", "place"),
     [
         (("evaluate", "ring.xml", "--topology", "ring:4", "--html", "out"),
-         "taccl.apps.reports.page"),
+         "taccl.apps.outputs.page"),
         (("evaluate", "ring.xml", "--topology", "ring:4", "--trace", "out", "--explain"),
          "taccl.apps.evaluation.explain"),
         (("compare", "ring:4", "allgather", "ring.xml", "--plot", "out"),
          "taccl.apps.comparison.find_crossovers"),
         (("calibrate", "ring:4", "--measured", "run.txt", "--collective", "allgather", "-o", "out"),
-         "taccl.apps.fitting.Fit.solve"),
+         "taccl.apps.calibration.Fit.solve"),
     ],
 )  # fmt: skip
 def test_an_interrupted_report_is_not_written(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from taccl.apps.fitting import FITTED
-from taccl.apps.networks import IN_NETWORK_MODES
+from taccl.apps.calibration import FITTED
+from taccl.apps.inputs import IN_NETWORK_MODES
 from taccl.apps.outputs import CONVERSIONS
 from taccl.apps.profile_calibration import KERNELS_KNOWN
 from taccl.cli import names

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from taccl.apps import Request, Target
-from taccl.apps.networks import load_network
+from taccl.apps.inputs import load_network
 from taccl.apps.programs import textbook_program
 from taccl.collectives import build_collective
 from taccl.collectives.groups import Groups, Instance, relays_of, union_of

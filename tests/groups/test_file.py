@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from taccl.apps.networks import logical_group
+from taccl.apps.inputs import logical_group
 from taccl.collectives import COLLECTIVES
 from taccl.collectives.groups import (
     INDEX,

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from taccl.apps.networks import MachineOptions, asked_collective, load_network, logical_group
+from taccl.apps.inputs import MachineOptions, asked_collective, load_network, logical_group
 from taccl.bounds import any_bounds, best, fixed_bounds
 from taccl.bounds.net import counted, leaves
 from taccl.collectives import COLLECTIVES, build_collective, busbw_factor

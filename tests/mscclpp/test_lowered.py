@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import taccl
-from taccl.apps.networks import load_machine
+from taccl.apps.inputs import load_machine
 from taccl.apps.plans import MOST_BLOCKS, Wanted, best_plan, hurried_messages
 from taccl.errors import LoweringError
 from taccl.lowering.plans import PlanOptions, plan_of

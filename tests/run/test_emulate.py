@@ -9,9 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from taccl.apps.emulation import measure_links, measured_network, over, probe_program, probed_links
-from taccl.apps.networks import MachineOptions, load_machine
-from taccl.apps.running import Asked, job_of, run_jobs
+from taccl.apps.inputs import MachineOptions, load_machine
+from taccl.apps.running import (
+    Asked,
+    job_of,
+    measure_links,
+    measured_network,
+    over,
+    probe_program,
+    probed_links,
+    run_jobs,
+)
 from taccl.errors import InputError
 from taccl.run import emulate
 from taccl.run.emulate import Emulated, check_emulation, emulated, own_scale, scaled
