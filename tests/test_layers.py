@@ -19,7 +19,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 LAYERS = [
     ["errors"],
-    ["units"],
+    ["units", "ragged"],
     ["files"],
     ["collectives"],
     ["topology", "msccl"],
@@ -156,8 +156,8 @@ def test_every_room_has_a_level_and_says_what_is_in_it() -> None:
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
 
-def test_a_chain_of_imports_has_at_most_21_modules() -> None:
-    assert len(chain(neighbours())) <= 21
+def test_a_chain_of_imports_has_at_most_20_modules() -> None:
+    assert len(chain(neighbours())) <= 20
 
 
 def test_a_module_of_apps_is_at_most_three_modules_deep() -> None:

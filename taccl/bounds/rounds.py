@@ -53,6 +53,7 @@ from taccl.bounds.cut import NONE, counted_at, counting_edges, edge_covers
 from taccl.bounds.dissemination import Port, Rises, Spread, informed, ports_of, rises
 from taccl.bounds.net import MOST_RANKS, Crossing, IntArray, Net, is_uniform, one_of_each
 from taccl.collectives import Collective
+from taccl.ragged import places_in
 from taccl.topology.levels import Parts, levels_of
 from taccl.units import Time
 
@@ -218,8 +219,7 @@ def _most_shared(net: Net, rows: NDArray[np.bool_]) -> IntArray | None:
     links = np.flatnonzero(rows)
     lengths = np.diff(net.first)[links]
     owner = np.repeat(links, lengths)
-    ahead = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    edges = net.edges[np.repeat(net.first[links], lengths) + ahead]
+    edges = net.edges[np.repeat(net.first[links], lengths) + places_in(lengths)]
     held = net.wire_id[edges] >= 0
     owner, edges = owner[held], edges[held]
     order = np.argsort(np.bincount(edges)[edges], kind="stable") if len(edges) else edges

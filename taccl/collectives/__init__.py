@@ -29,8 +29,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from taccl.collectives.chunks import MAX_CHUNKS, PIECES, Collective, equals_before
+from taccl.collectives.chunks import MAX_CHUNKS, PIECES, Collective
 from taccl.errors import InputError, did_you_mean
+from taccl.ragged import equals_before
 
 __all__ = [
     "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "PIECES", "Collective", "Kind", "alone",

@@ -28,15 +28,6 @@ PIECES = 8
 NOWHERE_ELSE: Mapping[tuple[int, int], int] = MappingProxyType({})
 
 
-def equals_before(keys: NDArray[np.integer]) -> IntColumn:
-    """Return for each of some ``keys`` how many equal ones come before it."""
-    order = np.argsort(keys, kind="stable")
-    first = np.flatnonzero(np.diff(keys[order], prepend=-1))
-    before = np.empty(len(keys), dtype=np.int32)
-    before[order] = np.arange(len(keys)) - np.repeat(first, np.diff(first, append=len(keys)))
-    return before
-
-
 @dataclass(frozen=True, eq=False)
 class Collective:
     """A collective on ``num_ranks`` ranks with ``chunks_per_rank`` chunks for each rank.

@@ -16,6 +16,7 @@ import numpy as np
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.model.problem import Problem
 from taccl.model.schedule import Decisions, Schedule
+from taccl.ragged import places_in
 from taccl.units import Time
 
 MOST_PIECES = 12
@@ -80,7 +81,7 @@ def _together(decisions: Decisions, messages: int, cuts: Sequence[int], pieces: 
     row = np.repeat(np.tile(np.arange(rows), count), length)
     group = np.repeat(np.repeat(np.arange(count), rows), length)
     start = np.cumsum(length) - length
-    piece = np.array(cuts)[group] + np.arange(len(row)) - np.repeat(start, length)
+    piece = np.array(cuts)[group] + places_in(length)
     batch = np.unique(decisions.batch, return_inverse=True)[1][row] + group * messages
     visible_from = None
     if decisions.visible_from is not None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.errors import InputError
+from taccl.ragged import places_in
 from taccl.topology.graph import Multicast, Topology
 from taccl.topology.links import LinkTable
 from taccl.units import Time
@@ -117,8 +118,7 @@ class FanTable:
         is_fan = link >= len(links)
         count = np.where(is_fan, self.leg_start[fan + 1] - self.leg_start[fan], 1)
         row = np.repeat(rows, count)
-        within = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        leg = np.where(is_fan[row], self.leg_start[fan[row]] + within, 0)
+        leg = np.where(is_fan[row], self.leg_start[fan[row]] + places_in(count), 0)
         plain, of_fan = plain[row], is_fan[row]
         return Legs(
             row,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.collectives.chunks import equals_before
 from taccl.errors import InputError, TacclWarning
+from taccl.ragged import equals_before, places_in
 
 if TYPE_CHECKING:
     from taccl.topology.graph import Topology
@@ -239,8 +239,7 @@ def _walk(
         if degree.sum() > MAX_STEPS:
             raise _TooManyError
         path = np.repeat(np.arange(len(degree)), degree)
-        within = np.arange(len(path)) - np.repeat(np.cumsum(degree) - degree, degree)
-        edge = by_tail[first[paths.end[path]] + within]
+        edge = by_tail[first[paths.end[path]] + places_in(degree)]
         head, row = edges.head[edge], number[paths.src[path]]
         on = ~shut[head] & ~reached[row, head]
         path, edge, head, row = path[on], edge[on], head[on], row[on]
@@ -268,8 +267,7 @@ def _table(topology: "Topology", found: list[_Paths], vertices: int) -> LinkTabl
     begin = (np.cumsum(lengths) - lengths)[order]
     lengths = lengths[order]
     edge_start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    within = np.arange(len(flat)) - np.repeat(edge_start[:-1], lengths)
-    edge_ids = flat[np.repeat(begin, lengths) + within]
+    edge_ids = flat[np.repeat(begin, lengths) + places_in(lengths)]
     first = np.searchsorted(src[order], np.arange(vertices + 1)).astype(np.int64)
     nothing = np.zeros(len(order), dtype=np.int64)
     table = LinkTable(

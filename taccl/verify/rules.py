@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.collectives.slots import INPUT, OUTPUT, SCRATCH, Slots
+from taccl.ragged import places_in
 from taccl.topology.graph import LogicalTopology
 from taccl.units import exact_us
 from taccl.verify.sends import MAX_FINDINGS, Finding, Int64, Sends, batch_costs
@@ -172,9 +173,7 @@ def resource(sends: Sends) -> Iterator[Finding]:
     link = schedule.link[sends.first[by_start]]
     lengths = (table.edge_start[link + 1] - table.edge_start[link]).astype(np.int64)
     owner = np.repeat(by_start.astype(np.int32), lengths)
-    within = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    edge = table.edge_ids[np.repeat(table.edge_start[link], lengths) + within]
-    del within
+    edge = table.edge_ids[np.repeat(table.edge_start[link], lengths) + places_in(lengths)]
     is_resource = np.array([e.beta is not None for e in schedule.topology.edges], dtype=np.bool_)
     kept = np.flatnonzero(is_resource[edge])
     kept = kept[np.argsort(sends.edge_orbit[edge[kept]], kind="stable")]
@@ -265,8 +264,7 @@ def delivered(sends: Sends) -> Iterator[Finding]:
     target_set = collective.target_set[sends.chunks]
     lengths = (starts[1:] - starts[:-1])[target_set]
     chunk = np.repeat(sends.chunks, lengths)
-    within = np.arange(len(chunk)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    rank = flat[np.repeat(starts[:-1][target_set], lengths) + within]
+    rank = flat[np.repeat(starts[:-1][target_set], lengths) + places_in(lengths)]
     wanted = ~sends.members[collective.source_set[chunk], rank]
     chunk, rank = chunk[wanted], rank[wanted]
     key, keys = chunk * num_ranks + rank, sends.arrivals[0]
