@@ -34,7 +34,7 @@ from taccl.topology.file import load_topology
 from taccl.topology.graph import Multicast, Reduction, Topology
 from taccl.training.expansion import expanded, period_of
 from taccl.training.operations import meetings_of
-from taccl.training.steps import Step, played
+from taccl.training.simulation import Step, played
 from taccl.training.workload import workload_of
 from taccl.units import PS_PER_S, PS_PER_US, Time
 

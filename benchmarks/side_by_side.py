@@ -21,8 +21,7 @@ from taccl.report.text import aligned
 from taccl.topology.graph import Topology
 from taccl.training.expansion import expanded
 from taccl.training.operations import Call, Meeting, Operation, Work
-from taccl.training.simulation import Cost, simulate
-from taccl.training.steps import Step
+from taccl.training.simulation import Cost, Step, simulate
 from taccl.training.workload import workload_of
 from taccl.units import Time, parse_size
 

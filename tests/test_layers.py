@@ -54,7 +54,7 @@ ONLY_IN = {
     "igraph": {"topology/symmetry_search.py"},
     "numba": {"timing/jit.py", "run/words.py"},
     "llvmlite": {"timing/jit.py", "run/words.py"},
-    "mpi4py": {"run/mpi.py", "tuning"},
+    "mpi4py": {"run/hosts.py", "tuning"},
     "typer": {"cli"},
     "pydantic": {
         "apps/measured.py",

@@ -17,19 +17,20 @@ from taccl.imports.measured import Measurements, measured_topology
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import Program
 from taccl.placement.objective import Replays, permuted_program, permuted_topology
-from taccl.placement.orders import (
+from taccl.placement.search import (
+    Limits,
     Servers,
     flat,
     moved,
     moves,
     ring_bound,
     ring_of,
+    search,
     servers_of,
     shaken,
     slowest_leg,
     tour,
 )
-from taccl.placement.search import Limits, search
 from taccl.replay.cost import model_of
 from taccl.replay.interpreter import replay
 from taccl.topology.file import load_topology

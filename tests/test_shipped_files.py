@@ -25,7 +25,7 @@ from taccl.topology.file import (
 )
 from taccl.topology.graph import Topology, whole
 from taccl.topology.lint import lint
-from taccl.topology.rates import rank_rates
+from taccl.topology.structure import rank_rates
 from taccl.topology.symmetry import free_group, make_group
 from tests.sweep import for_each
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from taccl.files import parse_document
 from taccl.topology.file import load_topology, topology_from_document
 from taccl.topology.graph import Switch
-from taccl.topology.rates import FREE, homes, rank_rates, slowest_edges, unlike
+from taccl.topology.structure import FREE, homes, rank_rates, slowest_edges, unlike
 from tests.generators import build, random_topology, star5, twin2x2
 from tests.sweep import for_each
 

@@ -8,7 +8,7 @@ import pytest
 from taccl.errors import InputError
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology
-from taccl.topology.rates import gigabytes
+from taccl.topology.structure import gigabytes
 from taccl.topology.symmetry import free_group, make_group
 from tests.sweep import for_each
 

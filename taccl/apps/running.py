@@ -26,14 +26,12 @@ from taccl.replay.cost import measured_costs
 from taccl.replay.timing import traces
 from taccl.report.played import play
 from taccl.report.runs import RunRow, run_trace
-from taccl.run.data import DTYPES
 from taccl.run.emulate import Emulated, emulated, own_scale, scaled
-from taccl.run.hosts import run_launched
-from taccl.run.job import HANG, Call, Job, Ran, whole_calls
-from taccl.run.mpi import run_under_mpi
+from taccl.run.hosts import run_launched, run_under_mpi
+from taccl.run.job import DTYPES, HANG, Call, Job, Ran, whole_calls
+from taccl.run.messages import run_over_tcp
 from taccl.run.plan import Wire
 from taccl.run.processes import run_processes
-from taccl.run.tcp import run_over_tcp
 from taccl.topology.graph import LinkId, ProgramCosts, ProtocolCosts, Topology
 from taccl.verify import require_valid
 
@@ -121,7 +119,7 @@ class Asked:
     """What is asked of a run.
 
     `sizes`: bytes of the counted buffer.
-    `dtype`: a name of :data:`taccl.run.data.DTYPES`.
+    `dtype`: a name of :data:`taccl.run.job.DTYPES`.
     `calls`, `repeats`: calls in a measurement, and measurements.
     `logged`: whether ranks write down what they do in the last call.
     """

@@ -28,10 +28,8 @@ from taccl.topology.edit import among
 from taccl.topology.file import unreachable_pair
 from taccl.topology.graph import EdgeId, Rank, Topology, whole
 from taccl.training.expansion import expanded, period_of, with_policy
-from taccl.training.operation_graph import read_work
-from taccl.training.operations import Call, Meeting, Work, meetings_of
-from taccl.training.simulation import Cost
-from taccl.training.steps import Step, played
+from taccl.training.operations import Call, Meeting, Work, meetings_of, read_work
+from taccl.training.simulation import Cost, Step, played
 from taccl.training.workload import Workload
 from taccl.units import Time, parse_beta, parse_time
 
@@ -563,9 +561,9 @@ class Question:
 
 
 READERS: Mapping[str, tuple[str, str]] = MappingProxyType({
-    ".csv": ("layer_table", "read_layer_table"),
+    ".csv": ("workloads", "read_layer_table"),
     ".et": ("chakra", "read_chakra"),
-    ".txt": ("simai", "read_simai"),
+    ".txt": ("workloads", "read_simai"),
 })  # fmt: skip
 """By the suffix of a file, the module and function that read it; others are workload files."""
 

@@ -54,7 +54,7 @@ from taccl.bounds.dissemination import Port, Rises, Spread, informed, ports_of, 
 from taccl.bounds.net import MOST_RANKS, Crossing, IntArray, Net, is_uniform, one_of_each
 from taccl.collectives import Collective
 from taccl.ragged import places_in
-from taccl.topology.levels import Parts, levels_of
+from taccl.topology.structure import Parts, levels_of
 from taccl.units import Time
 
 KIND = "rounds"

@@ -115,7 +115,7 @@ def step(
     from taccl.files import check_outputs, write_all_atomic
     from taccl.report.steps import as_object, as_text, step_page, step_trace
     from taccl.training.expansion import expanded
-    from taccl.training.operation_graph import graph_text
+    from taccl.training.operations import graph_text
     from taccl.training.workload import Workload
 
     files = (workload, *(traces or ()))

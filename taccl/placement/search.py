@@ -1,30 +1,469 @@
-"""The search for an order of ranks: all of them where they are few, else local search by replay.
+"""The search for an order of ranks: all orders where they are few, else local search by replay.
 
 From the best of several starts every move is tried, those first that a proxy finds good, and the
 first that makes the replay shorter is taken. Where none does, the best order so far is shaken and
 the search goes on from there. All randomness is seeded: without a clock that stops it, the same
 input gives the same order.
+
+An order says for each rank which place of the machine takes it. It consists of the order of servers
+and the order of places within each, so that GPUs of a server stay side by side; moves change one of
+the two. Searches start from tours of rings, and from orders that are good by a proxy.
+
+The proxy stands in for the replay where very many orders are looked at: connections that carry
+equal messages are one group, as they are one phase of the algorithm in turn (all of a ring, one
+distance of a halving), and each phase lasts as long as its slowest connection would alone.
+
+What no order of a ring can beat follows from what its links have to carry. Each leg of a ring
+carries the same messages one after the other, so that a ring takes at least as long as they keep
+its slowest leg busy. The slowest leg is at least as slow as the least level up to which the legs
+still join all places to one another and let each have one before and one after it; the same holds
+for servers, each entered and left once. Other algorithms have no such bound.
 """
 
+import itertools
 import random
-from collections.abc import Callable
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import factorial, prod
+from typing import NamedTuple, TypeVar
 
-from taccl.placement.objective import Replays
-from taccl.placement.orders import (
-    Blocks,
-    Order,
-    Proxy,
-    Servers,
-    flat,
-    moved,
-    moves,
-    ring_bound,
-    shaken,
-    starts,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.placement.objective import Ints, Load, Replays
 from taccl.timing.deadline import Deadline
+from taccl.topology.graph import Topology
 from taccl.units import Time
+
+Order = tuple[int, ...]
+"""``order[rank]`` is the place that takes the rank."""
+
+Blocks = tuple[tuple[int, ...], ...]
+"""The places of each server, in the order of servers."""
+
+Item = TypeVar("Item")
+
+LONGEST = 3
+"""Neighbours in an order that are moved together."""
+
+
+class Move(NamedTuple):
+    """A change of one sequence: of servers (``block`` -1), or of places in one of them.
+
+    ``kind`` 0 exchanges ``first`` and ``last``, 1 turns what is between them round, and 2 moves
+    ``length`` entries from ``first`` on to ``last``; 3 turns servers round with the places in them.
+    """
+
+    block: int
+    kind: int
+    first: int
+    last: int
+    length: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The places of each server (`blocks`), and whether those `inside` one may be exchanged."""
+
+    blocks: Blocks
+    inside: bool = True
+
+    @property
+    def num_places(self) -> int:
+        """How many places there are."""
+        return sum(map(len, self.blocks))
+
+    def count(self) -> int:
+        """Return how many orders there are."""
+        inner = prod(factorial(len(block)) for block in self.blocks) if self.inside else 1
+        return factorial(len(self.blocks)) * inner
+
+    def all(self) -> Iterator[Order]:
+        """Yield every order, that of the blocks first."""
+        for blocks in itertools.permutations(self.blocks):
+            inner = [itertools.permutations(block) if self.inside else [block] for block in blocks]
+            for chosen in itertools.product(*inner):
+                yield flat(chosen)
+
+    def random(self, rng: random.Random) -> Blocks:
+        """Return one of all orders."""
+        blocks = [
+            tuple(rng.sample(block, len(block))) if self.inside else block for block in self.blocks
+        ]
+        rng.shuffle(blocks)
+        return tuple(blocks)
+
+    def split(self, order: Sequence[int]) -> Blocks | None:
+        """Return an order as blocks; None where it does not keep servers together."""
+        server = {place: number for number, block in enumerate(self.blocks) for place in block}
+        groups = [
+            (number, tuple(places))
+            for number, places in itertools.groupby(order, key=server.__getitem__)
+        ]
+        whole = all(
+            sorted(places) == sorted(self.blocks[number])
+            if self.inside else places == self.blocks[number]
+            for number, places in groups
+        )  # fmt: skip
+        return tuple(places for _, places in groups) if whole else None
+
+
+def servers_of(server_of: Sequence[int], *, inside: bool = True) -> Servers:
+    """Return the servers of a machine, by the first place of each.
+
+    `server_of` has the server of each place; `inside` tells whether places of one server may be
+    exchanged.
+    """
+    blocks: dict[int, list[int]] = {}
+    for place, server in enumerate(server_of):
+        blocks.setdefault(server, []).append(place)
+    return Servers(tuple(map(tuple, blocks.values())), inside)
+
+
+def flat(blocks: Sequence[Sequence[int]]) -> Order:
+    """Return blocks as one order."""
+    return tuple(itertools.chain.from_iterable(blocks))
+
+
+def moves(servers: Servers, blocks: Blocks) -> Iterator[Move]:
+    """Yield every move from an order: of the `servers`, and of the places in each of them.
+
+    `blocks` is the order, as the places of each server.
+    """
+    several = servers.inside and len(blocks) < servers.num_places
+    yield from _of_sequence(-1, len(blocks), turned=several)
+    if servers.inside:
+        for number, block in enumerate(blocks):
+            yield from _of_sequence(number, len(block), turned=False)
+
+
+def _of_sequence(block: int, length: int, *, turned: bool) -> Iterator[Move]:
+    for first, last in itertools.combinations(range(length), 2):
+        yield Move(block, 0, first, last)
+        if last > first + 1:
+            yield Move(block, 1, first, last)
+        if turned:
+            yield Move(block, 3, first, last)
+    for many in range(1, LONGEST + 1):
+        ends = range(length - many + 1)
+        for first, last in itertools.permutations(ends, 2):
+            if many > 1 or abs(last - first) > 1:
+                yield Move(block, 2, first, last, many)
+
+
+def moved(blocks: Blocks, move: Move) -> Blocks:
+    """Return the order that a `move` leads to, one of :func:`moves`.
+
+    `blocks` is the order before it, as the places of each server.
+    """
+    if move.block >= 0:
+        inner = list(blocks)
+        inner[move.block] = tuple(_moved(inner[move.block], move))
+        return tuple(inner)
+    outer = _moved(blocks, move)
+    if move.kind == 3:
+        for number in range(move.first, move.last + 1):
+            outer[number] = outer[number][::-1]
+    return tuple(outer)
+
+
+def _moved(items: Sequence[Item], move: Move) -> list[Item]:
+    found = list(items)
+    first, last = move.first, move.last
+    if move.kind == 0:
+        found[first], found[last] = found[last], found[first]
+    elif move.kind in (1, 3):
+        found[first : last + 1] = found[first : last + 1][::-1]
+    else:
+        taken = found[first : first + move.length]
+        del found[first : first + move.length]
+        found[last:last] = taken
+    return found
+
+
+def shaken(servers: Servers, blocks: Blocks, rng: random.Random, strength: int) -> Blocks:
+    """Return an order so many random moves (the `strength`) away.
+
+    `blocks` is the order before, as the places of each of the `servers`; `rng` is where moves are
+    drawn from.
+    """
+    for _ in range(strength):
+        levels = [-1] if len(blocks) > 1 else []
+        if servers.inside:
+            levels += [number for number, block in enumerate(blocks) if len(block) > 1]
+        if not levels:
+            return blocks
+        level = rng.choice(levels)
+        length = len(blocks) if level < 0 else len(blocks[level])
+        first, last = sorted(rng.sample(range(length), 2))
+        many = rng.randint(1, min(LONGEST, length - 1))
+        move = Move(level, rng.randrange(2), first, last)
+        if rng.random() < 0.5:
+            move = Move(level, 2, rng.randrange(length - many + 1),
+                        rng.randrange(length - many + 1), many)  # fmt: skip
+        blocks = moved(blocks, move)
+    return blocks
+
+
+TOUR_SOLUTIONS = 200
+TOUR_SECONDS = 5
+"""A guard only: the solutions come in well under it for some hundred ranks."""
+
+ANNEALED = 4_000
+"""Steps of annealing by the proxy."""
+
+
+class Proxy:
+    """A guess at what orders take, from the loads and costs of `replays`; never used to judge."""
+
+    def __init__(self, replays: Replays) -> None:
+        loads = replays.loads
+        self.src, self.dst = replays.src, replays.dst
+        shapes = sorted({load.messages for load in loads})
+        self.group = np.array([shapes.index(load.messages) for load in loads], np.int64)
+        self.costs = np.stack([pair_times(replays, shape) for shape in shapes])
+        self.starts = np.argsort(self.group, kind="stable")
+        self.first = np.searchsorted(self.group[self.starts], np.arange(len(shapes)))
+
+    def of(self, orders: Sequence[Order]) -> Ints:
+        """Return a number for each order; smaller is likely better."""
+        places = np.array(orders, np.int64)
+        order = self.starts
+        costs = self.costs[self.group[order], places[:, self.src[order]],
+                           places[:, self.dst[order]]]  # fmt: skip
+        slowest = np.maximum.reduceat(costs, self.first, axis=1).sum(axis=1)
+        total: Ints = slowest * 4 + costs.sum(axis=1) // max(1, len(order) // len(self.first))
+        return total
+
+
+def pair_times(replays: Replays, messages: Sequence[tuple[int, int]]) -> Ints:
+    """Return how long messages keep the link between each two places, one after the other.
+
+    `replays` have the links and the sizes; `messages` are pairs of bytes and how many have so many.
+    """
+    table, n = replays.table, replays.topology.num_ranks
+    rows = table.row[:, :, 0]
+    found = np.zeros((n, n), np.int64)
+    for size, count in messages:
+        found += count * table.arrivals[rows, replays.sizes.index(size)]
+    np.fill_diagonal(found, 0)
+    return found
+
+
+def ring_of(loads: Sequence[Load]) -> list[int] | None:
+    """Return the ranks in the order of a ring, where the program is one way round a ring."""
+    after: dict[int, int] = {}
+    for load in loads:
+        if load.messages and after.setdefault(load.src, load.dst) != load.dst:
+            return None
+    ring, rank = [], min(after, default=0)
+    while rank not in ring and rank in after:
+        ring.append(rank)
+        rank = after[rank]
+    whole = len(ring) == len(after) > 1 and rank == ring[0]
+    return ring if whole else None
+
+
+def starts(replays: Replays, servers: Servers, seed: int, stop: Callable[[], bool]) -> list[Blocks]:
+    """Return orders of ranks to start from; none once `stop` says that time is up.
+
+    `replays` is the program on the machine, `servers` which places belong together; `seed` is for
+    what is drawn.
+    """
+    rng = random.Random(seed)
+    found: list[Blocks] = []
+    ring = ring_of(replays.loads)
+    if ring is not None and len(ring) == servers.num_places:
+        for tour in tours(replays, servers, stop):
+            order = [0] * len(tour)
+            for rank, place in zip(ring, tour, strict=True):
+                order[rank] = place
+            blocks = servers.split(order)
+            if blocks is not None:
+                found.append(blocks)
+    proxy = Proxy(replays)
+    return found + [annealed(proxy, servers, rng, stop) for _ in range(2)]
+
+
+def annealed(
+    proxy: Proxy, servers: Servers, rng: random.Random, stop: Callable[[], bool]
+) -> Blocks:
+    """Return an order that is good by the `proxy`: threshold accepting with a falling threshold.
+
+    Places of `servers` stay together; `rng` is where moves are drawn from; `stop` tells whether the
+    time is up.
+    """
+    current = best = servers.random(rng)
+    value = least = int(proxy.of([flat(current)])[0])
+    for step in range(ANNEALED):
+        if step % 64 == 0 and stop():
+            break
+        other = shaken(servers, current, rng, 1)
+        found = int(proxy.of([flat(other)])[0])
+        if found * 200 <= value * 200 + value * 10 * (ANNEALED - step) // ANNEALED:
+            current, value = other, found
+            if value < least:
+                best, least = current, value
+    return best
+
+
+def tours(replays: Replays, servers: Servers, stop: Callable[[], bool]) -> list[Order]:
+    """Return round trips over all places: one that is short, and one whose longest leg is.
+
+    Legs between `servers` are so long that a good trip leaves each server once; it begins where it
+    enters one. `replays` is a ring program on the machine; `stop` tells whether the time is up.
+    """
+    (messages,) = {load.messages for load in replays.loads if load.messages} or {()}
+    times = pair_times(replays, messages)
+    n = len(times)
+    server = np.zeros(n, np.int64)
+    for number, block in enumerate(servers.blocks):
+        server[list(block)] = number
+    apart = server[:, None] != server[None, :]
+    costs = times * 1000 // max(1, int(times.max()))
+    far = 1000 * n
+    found = []
+    shortest = tour(costs + (far * apart if len(servers.blocks) < n else 0))
+    if shortest is not None:
+        found.append(shortest)
+    levels = np.unique(times[~np.eye(n, dtype=np.bool_)])
+    low, high = 0, len(levels) - 1
+    while low < high and not stop():
+        middle = (low + high) // 2
+        slow = times > levels[middle]
+        trip = tour(costs + far * slow + (n * far * apart if len(servers.blocks) < n else 0))
+        legs = [] if trip is None else slow[list(trip), [*trip[1:], trip[0]]]
+        if trip is None or np.any(legs):
+            low = middle + 1
+        else:
+            found.append(trip)
+            high = middle
+    turned = []
+    for trip in found:
+        # It begins where it enters a server.
+        enters = [i for i in range(n) if server[trip[i - 1]] != server[trip[i]]]
+        first = min(enters, key=lambda i: trip[i], default=trip.index(0))
+        turned.append((*trip[first:], *trip[:first]))
+    return turned
+
+
+def tour(costs: Ints) -> Order | None:
+    """Return a short round trip by OR-Tools' routing, stopped by a count of solutions.
+
+    The `costs` of legs, from place to place, are whole numbers; None where it finds none in time.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SWIG's types have no __module__
+        from ortools.constraint_solver import pywrapcp, routing_enums_pb2
+
+    legs = costs.tolist()
+    manager = pywrapcp.RoutingIndexManager(len(legs), 1, 0)
+    routing = pywrapcp.RoutingModel(manager)
+    node = [manager.IndexToNode(index) for index in range(routing.Size() + 1)]
+    leg = routing.RegisterTransitMatrix(legs)
+    routing.SetArcCostEvaluatorOfAllVehicles(leg)
+    search = pywrapcp.DefaultRoutingSearchParameters()
+    search.first_solution_strategy = routing_enums_pb2.FirstSolutionStrategy.PATH_CHEAPEST_ARC
+    search.local_search_metaheuristic = (
+        routing_enums_pb2.LocalSearchMetaheuristic.GUIDED_LOCAL_SEARCH
+    )
+    search.solution_limit = TOUR_SOLUTIONS
+    search.time_limit.seconds = TOUR_SECONDS
+    found = routing.SolveWithParameters(search)
+    if found is None:
+        return None
+    trip, index = [], routing.Start(0)
+    while not routing.IsEnd(index):
+        trip.append(node[index])
+        index = found.Value(routing.NextVar(index))
+    return tuple(trip)
+
+
+def ring_bound(replays: Replays, servers: Servers) -> Time | None:
+    """Return a time (ps) that no order of a ring program beats; None where it is no ring.
+
+    `replays` is the program on the machine, `servers` which places belong together.
+    """
+    ring = ring_of(replays.loads)
+    n = servers.num_places
+    if ring is None or len(ring) != n or n < 2:
+        return None
+    busy = _busy(replays)
+    if busy is None:
+        return None
+    least = slowest_leg(busy)
+    blocks = servers.blocks
+    if 1 < len(blocks) < n:
+        between = np.array([[busy[np.ix_(a, b)].min() for b in blocks] for a in blocks])
+        least = max(least, slowest_leg(between))
+    return least + replays.topology.local.launch
+
+
+def _busy(replays: Replays) -> Ints | None:
+    """Return how long a leg is busy between each two places; None where legs are not alike.
+
+    Connections of a leg that share its one link come one after the other; where a pair may have
+    several links, only what one connection carries is counted.
+    """
+    legs: dict[int, list[tuple[tuple[int, int], ...]]] = {}
+    for load in replays.loads:
+        legs.setdefault(load.src, []).append(load.messages)
+    kinds = {tuple(sorted(messages)) for messages in legs.values()}
+    if len(kinds) != 1:
+        return None
+    table = replays.table
+    held = table.durations.max(axis=2, initial=0)
+    (kind,) = kinds
+    each = [
+        sum(
+            count * held[table.row[:, :, place], replays.sizes.index(size)]
+            for size, count in messages
+        )
+        for place, messages in enumerate(kind)
+    ]
+    links = link_counts(replays.topology)
+    busy: Ints = np.sum(each, axis=0) if links.max() <= 1 else np.min(each, axis=0)
+    # Pairs without a link are at least as busy as the best way's worst link: which way a message
+    # is routed may depend on the numbers of ranks, and so on the order.
+    found = np.where(links > 0, busy, int(busy.max()) + 1)
+    for _ in range(len(busy)):
+        over = np.array([np.maximum(row[:, None], found).min(axis=0) for row in found])
+        if (over >= found).all():
+            break
+        found = np.minimum(found, np.where(links > 0, busy, over))
+    return found
+
+
+def link_counts(topology: Topology) -> Ints:
+    """Return how many links there are from each rank to each."""
+    table, n = topology.links, topology.num_ranks
+    counts = np.zeros((n, n), np.int64)
+    np.add.at(counts, (table.src, table.dst), 1)
+    return counts
+
+
+def slowest_leg(busy: Ints) -> Time:
+    """Return the least level at which a round trip over all places may exist."""
+    joined = ~np.eye(len(busy), dtype=np.bool_)
+    levels = np.unique(busy[joined]).tolist()
+    level = bisect_left(
+        levels, x=True, hi=len(levels) - 1, key=lambda level: _may_tour((busy <= level) & joined)
+    )
+    return int(levels[level])
+
+
+def _may_tour(open_legs: NDArray[np.bool_]) -> bool:
+    """Tell whether legs join all places to one another, and cover them with round trips."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
+
+    graph = csr_matrix(open_legs)
+    parts, _ = connected_components(graph, directed=True, connection="strong")
+    covered = parts == 1 and (maximum_bipartite_matching(graph, perm_type="column") >= 0).all()
+    return bool(covered)
+
 
 EVERY_ORDER = 50_000
 """Orders up to which all are tried if not said otherwise: those of eight ranks are 40 320."""

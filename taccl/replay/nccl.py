@@ -56,7 +56,7 @@ import numpy as np
 
 from taccl.errors import InputError
 from taccl.topology.graph import EdgeId, Topology
-from taccl.topology.rates import homes
+from taccl.topology.structure import homes
 from taccl.units import PS_PER_US, Time, parse_beta
 
 VERSION = "2.30.7"

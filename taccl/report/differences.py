@@ -12,7 +12,7 @@ from taccl.errors import InputError
 from taccl.report.text import aligned, us
 from taccl.topology.file import topology_document
 from taccl.topology.graph import Topology, whole
-from taccl.topology.rates import gigabytes, rank_rates, slowest_edges, unlike
+from taccl.topology.structure import gigabytes, rank_rates, slowest_edges, unlike
 from taccl.topology.symmetry import make_group
 from taccl.units import Time, counted, format_time, microseconds
 

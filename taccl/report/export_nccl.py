@@ -30,7 +30,7 @@ import networkx as nx
 from taccl.errors import InputError, TacclWarning
 from taccl.imports.hosts import LANE, SOCKETS, nvlink_bandwidth, pcie_bandwidth
 from taccl.topology.graph import Topology
-from taccl.topology.rates import homes
+from taccl.topology.structure import homes
 
 NVSWITCH = "nvswitch"
 _PCI_RATES = frozenset(

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from taccl.errors import InputError
 from taccl.report.text import escaped, printable
 from taccl.topology.graph import Topology
-from taccl.topology.rates import homes
+from taccl.topology.structure import homes
 from taccl.units import Time, counted, format_time
 
 STEPS = 20

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from taccl.report.text import aligned
 from taccl.topology.file import MAX_TOLD
 from taccl.topology.graph import Edge, LogicalTopology, Topology
-from taccl.topology.rates import FREE, gigabytes, rank_rates, slowest_edges
+from taccl.topology.structure import FREE, gigabytes, rank_rates, slowest_edges
 from taccl.topology.symmetry import Group
 from taccl.units import microseconds
 

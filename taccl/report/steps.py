@@ -6,7 +6,7 @@ from importlib.resources import files
 
 from taccl.report.text import aligned, escaped, one_line
 from taccl.training.operations import COMPUTE, Work
-from taccl.training.steps import Step
+from taccl.training.simulation import Step
 from taccl.units import Time, format_size, format_time, microseconds
 
 

@@ -34,9 +34,9 @@ from taccl.errors import InputError
 from taccl.msccl.program import Program
 from taccl.placement.objective import permuted_topology
 from taccl.replay.compile import ROUTED, wire
+from taccl.run.messages import Way
 from taccl.run.plan import Wire
 from taccl.run.processes import Started, end_ranks, start_rank
-from taccl.run.tcp import Way
 from taccl.topology.graph import Topology
 
 _NEWNET = 0x40000000

@@ -29,8 +29,7 @@ from taccl.replay.compile import ROUTED
 from taccl.replay.compile import Connection as Line
 from taccl.replay.interpreter import Standstill, Wait, deadlock
 from taccl.run import loop, words
-from taccl.run.data import DTYPES, Bytes, fill, wrong_elements
-from taccl.run.job import VERIFY, Call, Job, Ran, reference
+from taccl.run.job import DTYPES, VERIFY, Bytes, Call, Job, Ran, fill, reference, wrong_elements
 from taccl.run.plan import RankPlan, Wire, message_bytes, plan_of, rank_of, wires_of
 from taccl.timing.deadline import Deadline
 from taccl.timing.jit import jit, report_compilation

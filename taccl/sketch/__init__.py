@@ -11,11 +11,12 @@ from taccl.sketch.restrict import (
     Locals,
     Mask,
     allowed_links,
+    check_reachable,
     keeps_sketch,
     senders_of,
     switch_in_server,
+    why_unserved,
 )
-from taccl.sketch.served import check_reachable, why_unserved
 from taccl.sketch.taccl_json import TacclSketchFile, is_taccl_json, read_taccl_json
 from taccl.topology.file import check_kind, shipped_file, shipped_names
 from taccl.topology.graph import LogicalTopology, Permutation, Topology

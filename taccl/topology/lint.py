@@ -24,7 +24,7 @@ from taccl.errors import InputError
 from taccl.files import field_name
 from taccl.topology.file import read_topology, unreachable_pair
 from taccl.topology.graph import Edge, Topology
-from taccl.topology.rates import FREE, gigabytes, homes, rank_rates, slowest_edges, unlike
+from taccl.topology.structure import FREE, gigabytes, homes, rank_rates, slowest_edges, unlike
 from taccl.topology.symmetry import vertex_image
 from taccl.topology.taccl_costs import Sketched
 from taccl.units import PS_PER_US, format_time

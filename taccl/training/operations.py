@@ -1,17 +1,35 @@
 """What ranks do in training steps: computations and collectives, in streams that wait for others.
 
+In a workload file, which is read and written here, an operation runs on the ranks that it names, a
+collective on all ranks of its group. Those of a stream run one after the other, in the order of the
+file. As in a communicator of NCCL, the k-th call that a rank makes of a group in a stream meets the
+k-th one of the others.
+
 Ranks that are alike do the same at the same times, so they are one *class*: alike are ranks that
 take as long for a pass, and whose groups consist of ranks that are alike. A collective is one
 operation of each class that takes part in it; all groups of ranks alike call it together.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from taccl.errors import InputError
+from taccl.files import Document, shown
+from taccl.files.model import parse_numbers
 from taccl.topology.graph import Rank
-from taccl.units import Time
+from taccl.training.workload import (
+    ALL,
+    MAX_OPERATIONS,
+    OperationRecord,
+    Workload,
+    check_call,
+    read_workload,
+)
+from taccl.units import Time, exact_us
 
 Groups = Mapping[str, tuple[tuple[Rank, ...], ...]]
 """By name, the groups of ranks that communicate at once."""
@@ -140,3 +158,273 @@ def meetings_of(work: Work) -> dict[tuple[int, int], Meeting]:
                 first = min(one for one in taking_part if operation.meeting not in listening[one])
                 found[operation.meeting, number] = Meeting(call, instances, taking_part, first)
     return found
+
+
+MAX_NAMED = 1_000_000
+"""Ranks that operations name, those of the same ones counted once."""
+
+
+def read_work(document: Document) -> Workload | Work:
+    """Return the layers of a workload file, or its operations.
+
+    Raises InputError when something in the `document` can't be used; names file, field and fix.
+    """
+    workload = read_workload(document)
+    return workload if workload.record.ops is None else _work(workload, document)
+
+
+def _work(workload: Workload, document: Document) -> Work:
+    """Return the operations of a file as those of classes of ranks."""
+    record, groups = workload.record, workload.groups
+    records = record.ops or []
+    numbers: dict[str, int] = {}
+    for number, one in enumerate(records):
+        if one.id in numbers:
+            raise document.error(f"is there twice: {shown(one.id)}", ("ops", number, "id"),
+                                 "give each operation an id of its own")  # fmt: skip
+        numbers[one.id] = number
+        _check(document, one, groups, number)
+    sets, set_of = _ranks(records, groups, record.ranks, document)
+    lists: list[list[int]] = [[] for _ in range(record.ranks)]
+    for number, ranks in enumerate(sets):
+        for rank in ranks:
+            lists[rank].append(number)
+    kinds = list(map(tuple, lists))
+    places = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
+    class_of = classes([places[kind] for kind in kinds], groups)
+    firsts = [class_of.index(number) for number in range(max(class_of) + 1)]
+    meetings: dict[tuple[str, str, int], int] = {}
+    made = []
+    left = MAX_OPERATIONS
+    for rank in firsts:
+        own = set(kinds[rank])
+        mine = [number for number, place in enumerate(set_of) if place in own]
+        left -= len(mine)
+        if left < 0:
+            raise document.error(
+                f"ranks that differ have more than {MAX_OPERATIONS} operations", ("ops",),
+                "let fewer ranks differ",
+            )  # fmt: skip
+        made.append(_operations(records, mine, rank, numbers, meetings, document))
+    steps = 1 + max(one.step for one in records)
+    work = Work(
+        record.name, record.ranks, groups, class_of, tuple(made), steps,
+        frozenset(record.by_priority), record.period,
+    )  # fmt: skip
+    _check_calls(work, document)
+    return work
+
+
+def _check(
+    document: Document, one: OperationRecord, groups: Mapping[str, object], number: int
+) -> None:
+    """Refuse what is neither a computation nor a collective."""
+    fields = {"group": one.group, "bytes": one.bytes, "collective": one.collective}
+    at = ("ops", number)
+    if one.compute is None:
+        if missing := [name for name, value in fields.items() if value is None]:
+            raise document.error(
+                f"has no {missing[0]}, and no time to compute", at,
+                "write compute, or collective, group and bytes",
+            )  # fmt: skip
+        check_call(document, one, groups, at)
+    elif given := [name for name, value in {**fields, "via": one.via}.items() if value is not None]:
+        raise document.error(
+            "does not go with compute", (*at, given[0]), f"leave out {given[0]}, or compute"
+        )
+    elif one.listens:
+        raise document.error("is for collectives", (*at, "listens"), "leave it out")
+
+
+def _ranks(
+    records: Sequence[OperationRecord], groups: Groups, count: int, document: Document
+) -> tuple[list[tuple[Rank, ...]], list[int]]:
+    """Return the different sets of ranks that operations run on, and which one is whose."""
+    known: dict[object, int] = {}
+    sets: list[tuple[Rank, ...]] = []
+    number_of: dict[tuple[Rank, ...], int] = {}
+    found: list[int] = []
+    named = 0
+    for number, one in enumerate(records):
+        at = ("ops", number, "on")
+        key = one.on, one.group
+        if key not in known:
+            try:
+                ranks = parse_numbers(one.on)
+            except InputError as error:
+                raise document.error(error.problem, at, error.fix or "write 0-3") from None
+            if ranks is None:
+                members = groups[one.group] if one.group else (tuple(range(count)),)
+                ranks = tuple(rank for each in members for rank in each)
+            ranks = tuple(sorted(ranks))
+            if ranks[-1] >= count:
+                raise document.error(
+                    f"names rank {ranks[-1]}, and there are {count}", at,
+                    f"name ranks from 0 to {count - 1}",
+                )  # fmt: skip
+            named += len(ranks)
+            if named > MAX_NAMED:
+                raise document.error(
+                    f"operations name more than {MAX_NAMED} ranks", at, "let fewer ranks differ"
+                )
+            if ranks not in number_of:
+                number_of[ranks] = len(sets)
+                sets.append(ranks)
+            known[key] = number_of[ranks]
+        found.append(known[key])
+    return sets, found
+
+
+def _operations(
+    records: Sequence[OperationRecord], mine: Sequence[int], rank: Rank, numbers: Mapping[str, int],
+    meetings: dict[tuple[str, str, int], int], document: Document,
+) -> tuple[Operation, ...]:  # fmt: skip
+    """Return the operations of a class of ranks, of which one is `rank`."""
+    places = {number: place for place, number in enumerate(mine)}
+    begun: dict[tuple[str, str], int] = {}
+    made = []
+    for number in mine:
+        one = records[number]
+        after = []
+        for place, other in enumerate(one.after):
+            if numbers.get(other) not in places:
+                raise document.error(
+                    f"there is no {shown(other)}" if other not in numbers
+                    else f"{shown(other)} is not on rank {rank}, which runs {shown(one.id)}",
+                    ("ops", number, "after", place), "wait for what the same ranks run",
+                )  # fmt: skip
+            after.append(places[numbers[other]])
+        call, meeting, stream = None, -1, one.stream or COMPUTE
+        if one.collective is not None:
+            group = one.group or ALL
+            stream = one.stream or group
+            call = Call(one.collective, group, one.bytes or 0, one.via or "")
+            place = begun.get((group, stream), 0)
+            begun[group, stream] = place + 1
+            meeting = meetings.setdefault((group, stream, place), len(meetings))
+        made.append(Operation(
+            one.name or _plain(one.id), stream, tuple(sorted(set(after))), one.compute or 0, call,
+            meeting, one.priority, one.step, one.listens,
+        ))  # fmt: skip
+    return tuple(made)
+
+
+def _check_calls(work: Work, document: Document) -> None:
+    """Refuse collectives that some ranks of a group call, and others not, or of another size."""
+    calls = [
+        {one.meeting: (one.call, one.listens) for one in own if one.call is not None}
+        for own in work.operations
+    ]
+    of_group: dict[str, set[int]] = {}
+    for own in calls:
+        for meeting, (call, _) in own.items():
+            of_group.setdefault(call.group, set()).add(meeting)
+    for group, instances in work.groups.items():
+        for colours in {tuple(sorted({work.class_of[rank] for rank in one})) for one in instances}:
+            for meeting in sorted(of_group.get(group, ())):
+                told = {one: calls[one].get(meeting) for one in colours}
+                asked = {row and row[0] for row in told.values()}
+                if asked == {None}:
+                    continue
+                first = work.class_of.index(colours[0])
+                if len(asked) > 1:
+                    other = next(one for one in colours if (told[one] or (0,))[0] != (
+                        told[colours[0]] or (0,))[0])  # fmt: skip
+                    raise document.error(
+                        f"rank {work.class_of.index(other)} of group {group} does not call what"
+                        f" rank {first} does: the calls of a stream have to be alike", ("ops",),
+                        "have all ranks of a group call its collectives in the same order",
+                    )  # fmt: skip
+                if all(row is not None and row[1] for row in told.values()):
+                    raise document.error(
+                        f"all ranks of group {group} only listen", ("ops",), "let one call"
+                    )
+
+
+# Written
+
+_NOT_PLAIN = re.compile(r"[^\w.\-/:+@=>*#()\[\],& ]+")
+
+
+def _plain(name: str) -> str:
+    """Return a name that a file may have."""
+    return _NOT_PLAIN.sub("-", name)[:200].strip() or "-"
+
+
+def _distinct(names: Sequence[str]) -> dict[str, str]:
+    """Return names that a file may have, as many as there are."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for number, name in enumerate(names):
+        made = _plain(name)
+        while made in taken:
+            made = f"{made[:190]}-{number}"
+        taken.add(made)
+        found[name] = made
+    return found
+
+
+def graph_text(work: Work) -> str:
+    """Return the operations of some `work` as a workload file; ranks that do the same share them.
+
+    What is read from it takes the same time: names that a file can't have are written otherwise.
+    """
+    groups = _distinct([ALL, *(name for name in work.groups if name != ALL)])
+    streams = _distinct(list(dict.fromkeys(
+        [COMPUTE, *(one.stream for own in work.operations for one in own)]
+    )))  # fmt: skip
+    lines = ["taccl: workload/1", f"name: {json.dumps(_plain(work.name))}", f"ranks: {work.ranks}"]
+    if work.period > 1:
+        lines.append(f"period: {work.period}")
+    if work.by_priority:
+        lines.append(f"by_priority: {json.dumps(sorted(streams[one] for one in work.by_priority))}")
+    told = {name: each for name, each in work.groups.items() if name != ALL}
+    if told:
+        lines.append("groups:")
+    for name, each in told.items():
+        rows = json.dumps([list(_ranges(one)) for one in each])
+        lines.append(f"  {json.dumps(groups[name])}: {{each: {rows}}}")
+    lines.append("ops:")
+    members = {name: sum(map(len, each)) for name, each in work.groups.items()}
+    alike: dict[tuple[Operation, ...], list[int]] = {}
+    for number, own in enumerate(work.operations):
+        alike.setdefault(tuple(one._replace(meeting=-1) for one in own), []).append(number)
+    for number, (own, numbers) in enumerate(alike.items()):
+        prefix = f"{number}-" if len(alike) > 1 else ""
+        ranks = [rank for rank, one in enumerate(work.class_of) if one in numbers]
+        for place, one in enumerate(own):
+            fields = _fields(one, groups, streams)
+            fields |= {"after": [f"{prefix}{other}" for other in one.after]} if one.after else {}
+            if len(ranks) < (work.ranks if one.call is None else members[one.call.group]):
+                fields["on"] = list(_ranges(ranks))
+            told_ = ", ".join(f"{name}: {json.dumps(value)}" for name, value in fields.items())
+            lines.append(f"- {{id: {prefix}{place}, {told_}}}")
+    return "\n".join(lines) + "\n"
+
+
+def _fields(
+    one: Operation, groups: Mapping[str, str], streams: Mapping[str, str]
+) -> dict[str, object]:
+    """Return an operation as a file has it, without what it is anyway."""
+    found: dict[str, object] = {"name": _plain(one.name)}
+    if one.call is None:
+        found["compute"] = f"{exact_us(one.time)}us"
+        usual = COMPUTE
+    else:
+        usual = groups[one.call.group]
+        found |= {"collective": one.call.collective, "group": usual, "bytes": one.call.size}
+        found |= {"via": one.call.via} if one.call.via else {}
+    found |= {"stream": streams[one.stream]} if streams[one.stream] != usual else {}
+    return found | {
+        name: getattr(one, name) for name in ("priority", "step", "listens") if getattr(one, name)
+    }
+
+
+def _ranges(ranks: Sequence[Rank]) -> Iterator[int | str]:
+    """Yield ranks in order, runs of them as one."""
+    first = 0
+    for place in range(1, len(ranks) + 1):
+        if place == len(ranks) or ranks[place] != ranks[place - 1] + 1:
+            low, high = ranks[first], ranks[place - 1]
+            yield low if low == high else f"{low}-{high}"
+            first = place

@@ -20,7 +20,7 @@ from taccl.replay.cost import PROFILES
 from taccl.report.comparison import COMPARED
 from taccl.report.export import EXPORTS
 from taccl.report.tables import WRITERS
-from taccl.run.data import DTYPES
+from taccl.run.job import DTYPES
 from taccl.synth.search import engine_names
 from taccl.topology.edit import RELAYS
 from taccl.topology.graph import ALPHA_RULES, COST_MODES

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from taccl.errors import InputError
-from taccl.imports.layer_table import read_layer_table
+from taccl.imports.workloads import read_layer_table
 from taccl.training.workload import MAX_LAYERS, Workload
 from tests.sweep import for_each
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from taccl.errors import InputError
-from taccl.imports.simai import read_simai
+from taccl.imports.workloads import read_simai
 from taccl.training.expansion import expanded
 from taccl.training.workload import Workload
 from tests.sweep import for_each

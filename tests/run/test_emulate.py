@@ -23,7 +23,7 @@ from taccl.apps.running import (
 from taccl.errors import InputError
 from taccl.run import emulate
 from taccl.run.emulate import Emulated, check_emulation, emulated, own_scale, scaled
-from taccl.run.tcp import Way
+from taccl.run.messages import Way
 from taccl.topology.graph import Topology
 from taccl.units import ceil_time
 from tests.msccl.builders import make, pairs_schedule, ring_schedule

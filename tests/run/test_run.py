@@ -21,13 +21,11 @@ from taccl.msccl.interpret import find_root, interpret
 from taccl.msccl.program import Finding, Op, Program, Slot, StepRef
 from taccl.replay.cost import ReplayModel
 from taccl.run import hosts, messages
-from taccl.run.data import ADD, DTYPES, random_data, rounded
 from taccl.run.hosts import launched, listening, parse_hosts, run_launched
-from taccl.run.job import Call, Job, Ran, reference, whole_calls
-from taccl.run.messages import Mesh, run_rank
+from taccl.run.job import ADD, DTYPES, Call, Job, Ran, random_data, reference, rounded, whole_calls
+from taccl.run.messages import Mesh, run_over_tcp, run_rank
 from taccl.run.plan import MODEL, plan_of
 from taccl.run.processes import Group, Started, run_processes, start_rank
-from taccl.run.tcp import run_over_tcp
 from tests.msccl.builders import (
     hub,
     make,

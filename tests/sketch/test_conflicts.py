@@ -16,8 +16,17 @@ from taccl.errors import NoScheduleError
 from taccl.files import parse_document
 from taccl.sketch import apply_sketch, load_sketch
 from taccl.sketch.native import Pattern, Sketch, read_native
-from taccl.sketch.restrict import Mask, fewest_hops
-from taccl.sketch.served import Entry, Lost, Question, conflict, entries, only, why_unserved
+from taccl.sketch.restrict import (
+    Entry,
+    Lost,
+    Mask,
+    Question,
+    conflict,
+    entries,
+    fewest_hops,
+    only,
+    why_unserved,
+)
 from taccl.topology.file import load_topology, topology_from_document
 from taccl.topology.graph import Topology
 from tests.sketch.sketches import TWINS
@@ -149,9 +158,9 @@ def test_many_senders_on_a_large_machine_are_one_field(monkeypatch: pytest.Monke
     topology, sketch = load_topology("dgx2", nodes=2), sketch_of(SENDER)
     three = [Entry("chunk_to_relay", gpu) for gpu in (0, 4, 5)]
     # Three GPUs are named, of 32 ranks.
-    monkeypatch.setattr("taccl.sketch.served.MAX_WORK", 9 * 32**2)
+    monkeypatch.setattr("taccl.sketch.restrict.MAX_WORK", 9 * 32**2)
     assert [e for e in entries(sketch, topology) if e.part == "chunk_to_relay"] == three
-    monkeypatch.setattr("taccl.sketch.served.MAX_WORK", 9 * 32**2 - 1)
+    monkeypatch.setattr("taccl.sketch.restrict.MAX_WORK", 9 * 32**2 - 1)
     whole = [e for e in entries(sketch, topology) if e.part == "chunk_to_relay"]
     assert whole == [Entry("chunk_to_relay")]
     told = why_unserved(topology, sketch, build_collective("allgather", 32, 1))
@@ -170,7 +179,7 @@ def test_owners_that_leave_by_the_same_senders_are_looked_at_once(
         tried.append(1)
         return fewest_hops(joined)
 
-    monkeypatch.setattr("taccl.sketch.served.fewest_hops", counted)
+    monkeypatch.setattr("taccl.sketch.restrict.fewest_hops", counted)
     question = Question(topology, build_collective("allgather", 32, 1))
     assert question.lost(sketch_of(text)) is None
     # By GPU 1, by GPU 5, and the others by any.

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from taccl.files.read import parse_document
 from taccl.training.expansion import expanded
 from taccl.training.operations import Call, Work, meetings_of
-from taccl.training.simulation import Cost
-from taccl.training.steps import Step, played
+from taccl.training.simulation import Cost, Step, played
 from taccl.training.workload import Workload, read_workload
 
 MS = 10**9

@@ -7,7 +7,7 @@ from itertools import pairwise
 from taccl.collectives.slots import LAYOUTS, Place, Slots, place_chunks
 from taccl.model.problem import Problem
 from taccl.topology.graph import Rank
-from taccl.topology.levels import levels_of
+from taccl.topology.structure import levels_of
 
 Step = tuple[tuple[int, ...], Rank, Rank, bool]
 """chunks that travel together, from rank, to rank, reduce"""

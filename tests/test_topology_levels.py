@@ -2,7 +2,7 @@
 
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology
-from taccl.topology.levels import levels_of
+from taccl.topology.structure import levels_of
 
 
 def sizes(topology: Topology) -> list[tuple[int, int]]:

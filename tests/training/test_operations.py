@@ -6,12 +6,10 @@ import pytest
 
 from taccl.errors import InputError
 from taccl.files.read import parse_document
-from taccl.training import operation_graph
+from taccl.training import operations
 from taccl.training.expansion import expanded
-from taccl.training.operation_graph import graph_text, read_work
-from taccl.training.operations import Call, Operation, Work
-from taccl.training.simulation import Cost, simulate
-from taccl.training.steps import played
+from taccl.training.operations import Call, Operation, Work, graph_text, read_work
+from taccl.training.simulation import Cost, played, simulate
 from tests.training.workloads import MS, by_size, priced, uniform, workload
 
 COSTS = [Cost.of(3 * MS, [1])]
@@ -137,12 +135,12 @@ def test_what_operations_may_not_say_is_told_with_its_place() -> None:
 
 def test_operations_on_many_ranks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = "".join(f"- {{id: {n}, compute: 1us, on: [{n}-3]}}\n" for n in range(4))
-    monkeypatch.setattr(operation_graph, "MAX_NAMED", 10)
+    monkeypatch.setattr(operations, "MAX_NAMED", 10)
     assert read(HEAD + rows).class_of == (0, 1, 2, 3)
-    monkeypatch.setattr(operation_graph, "MAX_NAMED", 9)
+    monkeypatch.setattr(operations, "MAX_NAMED", 9)
     with pytest.raises(InputError, match=r"ops\[3\].on: operations name more than 9 ranks"):
         read(HEAD + rows)
-    monkeypatch.setattr(operation_graph, "MAX_OPERATIONS", 9)
-    monkeypatch.setattr(operation_graph, "MAX_NAMED", 10)
+    monkeypatch.setattr(operations, "MAX_OPERATIONS", 9)
+    monkeypatch.setattr(operations, "MAX_NAMED", 10)
     with pytest.raises(InputError, match="ops: ranks that differ have more than 9 operations"):
         read(HEAD + rows)
