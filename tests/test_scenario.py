@@ -86,7 +86,7 @@ stragglers: [{ranks: 0-1, late: 5us}, {ranks: 1, late: 1us, slow: 1.5}]
 jitter: {message: {distribution: exponential, mean: 1us}}
 degraded: [{edge: 2->3, factor: 0.5}, {edge: 3->0, down: true}]
 changes: [{edge: 0->1, at: 9us, factor: 0.5}, {edge: 0->1, at: 8us, factor: 0.25}]
-also: {program: sub/other.xml, size: 4MB, start: 20us}
+also: [{program: sub/other.xml, size: 4MB, start: 20us}]
 """)
     ring = load_topology("ring:4")
     found = read_scenario(str(path), ring)
@@ -103,7 +103,8 @@ also: {program: sub/other.xml, size: 4MB, start: 20us}
         Change(8 * US, number["0->1"], Fraction(1, 4)),
         Change(9 * US, number["0->1"], Fraction(1, 2)),
     )
-    assert found.also == (str(tmp_path / "sub/other.xml"), 4_000_000, 20 * US)
+    (other,) = found.also
+    assert (other.program, other.size, other.start) == ("sub/other.xml", 4_000_000, 20 * US)
 
 
 @for_each(
@@ -116,7 +117,7 @@ also: {program: sub/other.xml, size: 4MB, start: 20us}
         ({"stragglers": [{"ranks": 0, "late": 1}]}, False),
         ({"changes": [{"edge": "*", "at": 0, "factor": 1}]}, False),
         ({"jitter": {"start": {"distribution": "uniform", "mean": 1}}}, False),
-        ({"also": {"program": "x.xml"}}, False),
+        ({"also": [{"program": "x.xml"}]}, False),
     ],
 )  # fmt: skip
 def test_shares_and_factors_alone_are_another_topology(
@@ -155,7 +156,7 @@ BAD = {
     "runs: 0": r"runs: should be at least 1, got 0",
     "seed: -1": r"seed: should be at least 0",
     "straglers: []": r"straglers: unknown field\n  fix: did you mean stragglers\?",
-    "also: {size: 1MB}": r"also.program: is missing",
+    "also: [{size: 1MB}]": r"also\[0\].program: is missing",
 }
 
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from taccl.replay.disturbed import (
     check_up,
     disturbed,
     mean_time,
+    on_ranks,
     percentile,
     weakened,
 )
@@ -224,11 +226,11 @@ def under(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> tuple[Ro
     In the `setting` programs run as `rows` tell of the undisturbed machine: all sizes of the first
     file, then of the next.
 
-    Raises InputError when a program needs an edge that is down, or the second program can't be
-    used; ProgramError when the second program is none, or does not fit the topology.
+    Raises InputError when a program needs an edge that is down, or another of the scenario can't be
+    used; ProgramError when one of these is none, or does not fit the topology.
     """
     setup = Setup(setting.topology, setting.model, scenario, setting.route, setting.protocol_costs)
-    also = _second(setup)
+    also = _others(setup)
     found: list[Row] = []
     with warnings.catch_warnings():
         # The plain rows have warned of routed pairs already.
@@ -242,11 +244,12 @@ def under(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> tuple[Ro
                 for row in plain
             }
             for row, outcome in zip(plain, outcomes, strict=True):
+                others = (mean_time(times) for times in outcome.others)
                 made = row_of(outcome.trace, program, setup.topology, bounds.get, file)
                 drawn = outcome.times if setup.scenario.is_random else ()
                 disturbance = Disturbed(
                     setup.scenario.name, row.time, percentile(drawn, 50), percentile(drawn, 99),
-                    setup.scenario.runs, mean_time(outcome.others),
+                    setup.scenario.runs, max(filter(None, others), default=None),
                     (percentile(outcome.background, 50), percentile(outcome.background, 99)),
                 )  # fmt: skip
                 found.append(
@@ -255,30 +258,32 @@ def under(scenario: Scenario, setting: Setting, rows: Sequence[Row]) -> tuple[Ro
     return tuple(found)
 
 
-def _second(setup: Setup) -> Program | None:
-    """Return the second program of a scenario, if it has one."""
-    if setup.scenario.also is None:
-        return None
-    file, document = setup.scenario.also[0], setup.scenario.document
-    try:
-        text = read_text(file)
-    except InputError as error:
-        raise document.error(
-            f"{file[:200]} {error.problem}", ("also", "program"),
-            "give the path of an MSCCL XML file, relative to the scenario's",
-        ) from None  # fmt: skip
-    program = read_xml(text, file=file)
-    if program.num_ranks != setup.topology.num_ranks:
-        raise document.error(
-            f"is for {program.num_ranks} ranks, {setup.topology.name} has"
-            f" {setup.topology.num_ranks}", ("also", "program"),
-            "give a program for this topology",
-        )  # fmt: skip
-    return program
+def _others(setup: Setup) -> list[Program]:
+    """Return the other programs of a scenario, each on its ranks of the machine."""
+    found, ranks, document = [], setup.topology.num_ranks, setup.scenario.document
+    for number, one in enumerate(setup.scenario.also):
+        path = str(Path(document.file or "").parent / one.program)
+        try:
+            text = read_text(path)
+        except InputError as error:
+            raise document.error(
+                f"{path[:200]} {error.problem}", ("also", number, "program"),
+                "give the path of an MSCCL XML file, relative to the scenario's",
+            ) from None  # fmt: skip
+        program = read_xml(text, file=path)
+        on = range(ranks) if one.ranks is None else one.ranks
+        if program.num_ranks != len(on):
+            told = f"{setup.topology.name} has" if one.ranks is None else "ranks names"
+            raise document.error(
+                f"is for {program.num_ranks} ranks, {told} {len(on)}", ("also", number, "program"),
+                "give a program for as many, or the ranks that run it (ranks: 0-7)",
+            )  # fmt: skip
+        found.append(on_ranks(program, on, ranks))
+    return found
 
 
 def _outcomes(
-    setup: Setup, program: Program, sizes: Sequence[int], also: Program | None
+    setup: Setup, program: Program, sizes: Sequence[int], also: Sequence[Program]
 ) -> list[Outcome]:
     """Replay a program at all sizes; what is only another topology by the faster replay."""
     if setup.scenario.is_static:
@@ -291,11 +296,10 @@ def _outcomes(
     outcomes = []
     for size in sizes:
         loads = [Load(program, size)]
-        if also is not None and setup.scenario.also is not None:
+        for other, told in zip(also, setup.scenario.also, strict=True):
             # By default with as many whole chunks.
-            _, given, start = setup.scenario.also
-            unit = also.chunks_per_loop * setup.model.element_bytes
-            loads.append(Load(also, given or size - size % unit or unit, start))
+            unit = other.chunks_per_loop * setup.model.element_bytes
+            loads.append(Load(other, told.size or size - size % unit or unit, told.start))
         outcomes.append(disturbed(setup, loads))
     return outcomes
 

@@ -9,8 +9,8 @@ The rules are those of interpreter.py, and so are the times where nothing is dis
 - a message is as fast as its edges are when it starts;
 - a random delay of a message is more alpha: under the rule ``occupy`` it holds the edges, too. A
   connection delivers in order, so a message never arrives before the one sent before it;
-- a second program has threadblocks, connections and FIFOs of its own. Of sends that a rank asks for
-  at one instant those of the first program are served first.
+- other programs have threadblocks, connections and FIFOs of their own. Of sends that a rank asks
+  for at one instant those of the first program are served first, then those of the second.
 
 The k-th message of a connection has the k-th delay of the connection's own stream of random
 numbers, whatever else happens, so that programs and sizes are compared under the same luck. Delays
@@ -231,15 +231,15 @@ class Outcome:
     """What programs do under a scenario.
 
     `trace` is the first program's, over all runs: mean time, messages, mean time of its messages on
-    each edge. `times` and `others` are picoseconds of the first and of the second program in each
-    run, launch included, each from its own start; empty where it does not end. `background` has
-    those of the messages of others that begin meanwhile, in all runs, from when they are due to
-    when they are there.
+    each edge. `times` and `others` are picoseconds of the first and of each other program in each
+    run, launch included, from its own start; empty where it does not end. `background` has those
+    of the messages of others that begin meanwhile, in all runs, from when they are due to when they
+    are there.
     """
 
     trace: Trace
     times: tuple[Time, ...] = ()
-    others: tuple[Time, ...] = ()
+    others: tuple[tuple[Time, ...], ...] = ()
     background: tuple[Time, ...] = ()
 
 
@@ -343,7 +343,7 @@ class Setup:
 
 
 def disturbed(setup: Setup, loads: Sequence[Load]) -> Outcome:
-    """Replay one or two programs, the ``loads``, in all runs of the scenario of a ``setup``.
+    """Replay programs side by side, the ``loads``, in all runs of the scenario of a ``setup``.
 
     Raises InputError when a program needs an edge that is down; ProgramError when a program does
     not fit the topology.
@@ -378,11 +378,10 @@ def disturbed(setup: Setup, loads: Sequence[Load]) -> Outcome:
         failed, time=None if reason else mean_time(times[0]), reason=reason, messages=messages,
         edge_busy=tuple(total // setup.scenario.runs for total in busy),
     )  # fmt: skip
+    first_times, *others = map(tuple, times)
     if reason:
-        return Outcome(trace, (), tuple(times[1]) if times[1:] else ())
-    return Outcome(
-        trace, tuple(times[0]), tuple(times[1]) if times[1:] else (), tuple(background)
-    )  # fmt: skip
+        return Outcome(trace, (), tuple(others))
+    return Outcome(trace, first_times, tuple(others), tuple(background))
 
 
 def ends_together(setup: Setup, loads: Sequence[Load]) -> list[Time]:

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator, StrictBool, StrictInt, StrictStr, WithJsonSchema
@@ -25,6 +24,9 @@ from taccl.units import Time, parse_size
 
 MAX_ENTRIES = 1000
 """Entries of each list of a scenario."""
+
+MAX_ALSO = 64
+"""Other programs beside the first."""
 
 MAX_RUNS = 10_000
 
@@ -134,11 +136,12 @@ class ChangeRecord(FileModel):
 
 
 class AlsoRecord(FileModel):
-    """A second program that runs beside the first, on the same edges."""
+    """Another program that runs beside the first, on the same edges."""
 
     program: Annotated[StrictStr, Field(min_length=1, max_length=1000, examples=["other.xml"])]
     size: Annotated[Bytes | None, Field(examples=["4MB"])] = None
     start: Annotated[Duration, Field(examples=["20us"])] = 0
+    ranks: Annotated[Numbers, Field(examples=["0-7"])] = None
 
 
 class ScenarioFile(FileModel):
@@ -161,7 +164,7 @@ class ScenarioFile(FileModel):
     changes: Annotated[list[ChangeRecord], Field(max_length=MAX_ENTRIES)] = Field(
         default_factory=list
     )
-    also: Annotated[AlsoRecord | None, Field(examples=["{program: other.xml}"])] = None
+    also: Annotated[list[AlsoRecord], Field(max_length=MAX_ALSO)] = Field(default_factory=list)
 
 
 MAX_FLOWS = 4096
@@ -207,7 +210,7 @@ class Scenario:
     take.
     `message_delay`, `start_delay`: what is drawn for every message, and for every rank: whole
     picoseconds, uniform from 0 to twice the mean, or exponential.
-    `also`: the file of a second program, its size (None: as the first) and start.
+    `also`: other programs, whose paths are relative to the scenario's file.
     `document`: for errors.
     """
 
@@ -222,7 +225,7 @@ class Scenario:
     slow: Mapping[Rank, Fraction]
     message_delay: DistributionRecord | None
     start_delay: DistributionRecord | None
-    also: tuple[str, int | None, Time] | None
+    also: tuple[AlsoRecord, ...]
     document: Document
 
     @property
@@ -276,16 +279,15 @@ def bind(record: ScenarioFile, document: Document, topology: Topology) -> Scenar
             f"all {record.runs} runs would be equal, as there is no jitter", ("runs",),
             "leave runs out, or add jitter",
         )  # fmt: skip
-    also = None
-    if record.also is not None:  # its path is relative to the scenario's file
-        path = Path(document.file or "").parent / record.also.program
-        also = str(path), record.also.size, record.also.start
+    for number, other in enumerate(record.also):
+        if other.ranks is not None and max(other.ranks) >= topology.num_ranks:
+            raise place.no_rank(max(other.ranks), ("also", number, "ranks"))
     return Scenario(
         record.name, record.seed, record.runs or (DEFAULT_RUNS if random else 1), factors, down,
         tuple(_flows(record, place)), tuple(changes),
         {rank: time for rank, time in late.items() if time},
         {rank: factor for rank, factor in slow.items() if factor != 1},
-        jitter.message, jitter.start, also, document,
+        jitter.message, jitter.start, tuple(record.also), document,
     )  # fmt: skip
 
 

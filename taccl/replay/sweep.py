@@ -24,9 +24,9 @@ class Disturbed:
     """What a scenario makes of a result, whose time is then the mean of all runs.
 
     `scenario` is its name, `plain` picoseconds without it, `p50` and `p99` those of the `runs`,
-    where something is drawn at random; `other` is the mean of a second program, from its own start.
-    `background` has the picoseconds that half and 99 % of the messages of others do not exceed,
-    from when they are due to when they are there.
+    where something is drawn at random; `other` is the mean of the slowest other program, from
+    its own start. `background` has the picoseconds that half and 99 % of the messages of others do
+    not exceed, from when they are due to when they are there.
     """
 
     scenario: str

@@ -71,12 +71,26 @@ def test_a_share_is_the_same_as_a_slower_edge(run: Run, ring: Path, tmp_path: Pa
 
 
 def test_two_programs_at_once_are_both_told(run: Run, ring: Path, tmp_path: Path) -> None:
-    both = write(tmp_path, "also: {program: ring.xml, start: 10ms}")
+    both = write(tmp_path, "also: [{program: ring.xml, start: 10ms}]")
     (row,) = rows(run, ring, "--topology", "ring:4", "--scenario", both)
     assert row["time_us"] == row["other_us"] == row["plain_us"]
-    both = write(tmp_path, "also: {program: ring.xml}")
+    both = write(tmp_path, "also: [{program: ring.xml}]")
     (row,) = rows(run, ring, "--topology", "ring:4", "--scenario", both)
     assert row["plain_us"] < row["time_us"] <= row["other_us"]
+
+
+def test_programs_of_groups_run_on_the_ranks_that_are_named(
+    run: Run, ring: Path, tmp_path: Path
+) -> None:
+    """On 0-1 and 2-3 at once; what is small on two links that the ring needs takes part of them."""
+    two = ("synthesize", "hub:2", "allreduce", "--size", "4KB", "--engine", "ring")
+    assert run(*two, "--runtime", "msccl", "-o", tmp_path / "two.xml", "--quiet").status == 0
+    apart = "{program: two.xml, ranks: 0-1, size: 1MB}, {program: two.xml, ranks: 2-3, size: 1MB}"
+    on = ("--topology", "ring:4", "--scenario", write(tmp_path, f"also: [{apart}]"))
+    (row,) = rows(run, ring, *on)
+    (alone,) = rows(run, tmp_path / "two.xml", "--topology", "ring:2", "--size", "1MB")
+    assert row["plain_us"] < row["time_us"]
+    assert alone["time_us"] <= row["other_us"]
 
 
 def test_every_format_takes_a_scenario(run: Run, ring: Path, tmp_path: Path) -> None:
@@ -102,9 +116,11 @@ def test_a_static_scenario_is_explained_on_what_is_left(
 
 
 BAD = {
-    "also: {program: none.xml}": "s.yaml:3: also.program: ",
-    "also: {program: s.yaml}": "s.yaml:1",
-    "also: {program: two.xml}": "also.program: is for 2 ranks, ",
+    "also: [{program: none.xml}]": "s.yaml:3: also[0].program: ",
+    "also: [{program: s.yaml}]": "s.yaml:1",
+    "also: [{program: two.xml}]": "also[0].program: is for 2 ranks, ",
+    "also: [{program: ring.xml, ranks: 0-1}]": "also[0].program: is for 4 ranks, ranks names 2",
+    "also: [{program: two.xml, ranks: [0, 9]}]": "also[0].ranks: ",
     "degraded: [{edge: 0->1, down: true}]": "degraded[0]: edge 0->1 is down, and ",
     "degraded: [{edge: 7->1, down: true}]": "degraded[0].edge: ",
     "colour: blue": "colour: unknown field",

@@ -681,7 +681,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
             "jitter": "random delays",
             "degraded": "edges with less bandwidth, or none",
             "changes": "bandwidth that changes on the way",
-            "also": "a second program on the same edges",
+            "also": "other programs on the same edges",
         },
         ("scenario", "BackgroundRecord"): _ON_EDGES
         | {
@@ -716,6 +716,7 @@ def _flat() -> dict[tuple[str, str, str], str]:
         ("scenario", "AlsoRecord"): {
             "program": "an XML file, relative to this one",
             "size": "its bytes; none: as the first program",
+            "ranks": "which run it, the r-th of these its rank r; none: all",
             "start": "when it starts",
         },
         ("schedule", "CollectiveFile"): _COLLECTIVE,
@@ -872,7 +873,8 @@ JSON_FIELDS: Mapping[str, Mapping[str, str]] = {
         "plain_us": "modelled time without the scenario",
         "p50_us": "time that half of the runs do not exceed; null without jitter",
         "p99_us": "time that 99 % of the runs do not exceed; null without jitter",
-        "other_us": "mean time of the scenario's second program, from its start; null without one",
+        "other_us": "mean time of the slowest of a scenario's other programs, from its start"
+        "; null without one",
         "background_p50_us": "what half of the background's messages do not exceed, from when they"
         " are due to when they are there; null without",
         "background_p99_us": "the same for 99 % of them",
