@@ -38,11 +38,10 @@ from taccl.msccl.program import Op, Program, Step, Threadblock
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.replay.compile import columns_of, split
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, model_of
-from taccl.replay.interpreter import Run, compile_program
-from taccl.replay.machine import machine_of, messages_of
+from taccl.replay.events import machine_of, messages_of
+from taccl.replay.interpreter import Run, Trace, compile_program
 from taccl.replay.sweep import bounds_of
 from taccl.replay.timing import Timing, run_machine
-from taccl.replay.trace import Trace
 from taccl.topology.file import load_topology
 from taccl.topology.graph import ALPHA_RULES, LocalCosts, Topology
 from tests.replay.program_builder import block, hub, program, ring, slot, step

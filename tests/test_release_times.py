@@ -15,7 +15,7 @@ from taccl.errors import InputError
 from taccl.model.problem import Problem, Result
 from taccl.model.schedule import Decisions, Schedule
 from taccl.model.schedule_file import read_schedule, schedule_text
-from taccl.synth.pieces import in_groups, in_one_piece
+from taccl.synth.message_coalescing import in_groups, in_one_piece
 from taccl.synth.search import attempted, solve
 from taccl.synth.time_reversal import mirrored, played_backwards
 from taccl.topology.file import load_topology

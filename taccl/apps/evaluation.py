@@ -37,11 +37,11 @@ from taccl.replay.disturbed import (
     percentile,
     weakened,
 )
+from taccl.replay.interpreter import Trace
 from taccl.replay.plans import replay_plan
 from taccl.replay.scenario import Scenario, read_scenario
 from taccl.replay.sweep import Disturbed, Row, bounds_of, row_of, sweep
 from taccl.replay.timing import traces
-from taccl.replay.trace import Trace
 from taccl.report.explain import Explanation, explain
 from taccl.report.played import Played, play, play_plan
 from taccl.report.tables import Bounded

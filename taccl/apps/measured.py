@@ -23,8 +23,7 @@ from taccl.errors import InputError
 from taccl.files import FileModel, fit_model, read_document, shown
 from taccl.files.model import Name
 from taccl.files.read import read_bytes
-from taccl.lowering.fans import FanOptions, fan_plan
-from taccl.lowering.plans import PlanOptions, plan_of
+from taccl.lowering.plans import FanOptions, PlanOptions, fan_plan, plan_of
 from taccl.model.problem import problem_of
 from taccl.model.schedule import Schedule, timed_anew
 from taccl.msccl import parser

@@ -21,10 +21,9 @@ from taccl.files import check_apart, check_outputs, read_bytes, read_text, write
 from taccl.model.problem import Candidate
 from taccl.model.schedule import Schedule
 from taccl.model.schedule_file import read_schedule, schedule_text
-from taccl.msccl.deploy import deployment, deployment_lines
 from taccl.msccl.interpret import interpret
 from taccl.msccl.program import Program
-from taccl.msccl.runtimes import LOADED_BY
+from taccl.msccl.runtimes import LOADED_BY, deployment, deployment_lines
 from taccl.msccl.xml import read_xml, write_xml
 from taccl.mscclpp.interpret import is_plan
 from taccl.replay.cost import model_of

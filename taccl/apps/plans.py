@@ -14,9 +14,8 @@ from taccl.apps.programs import Target, lowering_of
 from taccl.bounds import ANY, POINT_TO_POINT
 from taccl.errors import InputError, LoweringError
 from taccl.files import check_apart, read_text, write_all_atomic
-from taccl.lowering.fans import FanOptions, asks, fan_plan
 from taccl.lowering.lower import modes_served
-from taccl.lowering.plans import Guards, PlanOptions, guards_of, plan_of
+from taccl.lowering.plans import FanOptions, Guards, PlanOptions, asks, fan_plan, guards_of, plan_of
 from taccl.model.schedule import Schedule
 from taccl.model.schedule_file import read_schedule
 from taccl.msccl.program import Op, Program, errors_of
@@ -26,10 +25,9 @@ from taccl.mscclpp.plan import MAX_BUFFER, NEWEST, Plan
 from taccl.mscclpp.structure import MAX_THREADS, VECTOR, counted_chunks
 from taccl.mscclpp.text import write_plan
 from taccl.replay.cost import ReplayModel, measured_costs, model_of, of_plans, sharing_of_plan
-from taccl.replay.interpreter import replay
+from taccl.replay.interpreter import Trace, replay
 from taccl.replay.plans import replay_plan
 from taccl.replay.sweep import Row, bounds_of, measured_bounds_of, row_of
-from taccl.replay.trace import Trace
 from taccl.topology.graph import Topology
 from taccl.units import Time, format_time
 from taccl.verify import require_valid

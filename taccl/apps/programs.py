@@ -32,9 +32,8 @@ from taccl.msccl.program import RECEIVES, Op, Program
 from taccl.msccl.run import MAX_WORK, Safe, largest_safe_size, safe_size, work_of
 from taccl.msccl.runtimes import RUNTIMES, Runtime
 from taccl.replay.cost import ReplayModel, model_of
-from taccl.replay.interpreter import replay
+from taccl.replay.interpreter import Span, replay
 from taccl.replay.timing import traces
-from taccl.replay.trace import Span
 from taccl.synth.templates.classical import classical_schedules
 from taccl.topology.graph import Topology
 from taccl.units import MAX_SIZE, Time

@@ -10,21 +10,9 @@ from typing import Annotated, TextIO
 import typer
 
 import taccl
-from taccl.cli import (
-    calibrate,
-    compare,
-    evaluate,
-    place,
-    sketch,
-    step,
-    synthesize,
-    topology,
-    tune,
-    verify,
-)
+from taccl.cli import calibrate, evaluate, place, sketch, step, synthesize, topology, tune, verify
 from taccl.cli import run as run_command
-from taccl.cli.help import UsageError, illustrate, usage_told
-from taccl.cli.output import say
+from taccl.cli.help import UsageError, illustrate, say, usage_told
 from taccl.errors import TacclError, TacclWarning
 
 app = typer.Typer(
@@ -38,7 +26,7 @@ app = typer.Typer(
 )
 for command in (
     synthesize.synthesize, evaluate.evaluate, verify.verify, verify.inspect, evaluate.bound,
-    compare.compare, run_command.run, calibrate.calibrate, place.place, step.step,
+    evaluate.compare, run_command.run, calibrate.calibrate, place.place, step.step,
     calibrate.measured,
     synthesize.convert, tune.tune, tune.explain,
     sketch.schema, synthesize.warmup,

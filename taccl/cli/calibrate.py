@@ -7,8 +7,11 @@ from typing import Annotated
 import typer
 
 from taccl.cli.help import machine_option, output_option
-from taccl.cli.names import COLLECTIVE_NAMES, FIT_NAMES, KERNEL_NAMES, PROFILE_NAMES
 from taccl.cli.options import (
+    COLLECTIVE_NAMES,
+    FIT_NAMES,
+    KERNEL_NAMES,
+    PROFILE_NAMES,
     AlphaRule,
     Constants,
     Fabric,

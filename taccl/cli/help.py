@@ -1,20 +1,34 @@
-"""How the command line explains itself: ``--help``, completion, and what its parser objects to.
+"""What the command line says: help, completion, what its parser objects to; texts and progress.
 
 Help has options by what they are about, then examples, in plain text: typer's own panels want rich,
 whose import alone takes as long as all of ``taccl --help``. A shell is offered the names that help
 shows, and those of shipped files; where nothing fits, it goes on with file names. What the parser
 objects to is told as all errors are: where, what, the fix.
+
+The text of a command goes to stdout, or to the file of ``-o``. Progress on a terminal is one line,
+in place, cut to the width that there is; elsewhere, and with ``-v``, a line each, which stays;
+``-v`` puts the seconds since the start before it.
 """
 
 import re
+import shutil
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperCommand
+
+from taccl.timing.deadline import Deadline
+
+if TYPE_CHECKING:
+    from taccl.topology.graph import Topology
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
@@ -206,3 +220,110 @@ def illustrate(group: typer.Typer, path: str = "") -> None:
     for below in group.registered_groups:
         if below.typer_instance is not None:
             illustrate(below.typer_instance, f"{path}{below.name} ")
+
+
+TextOutput = Annotated[
+    Path | None, output_option("-o", "--output", help="The file to write; left out or -: stdout.")
+]
+
+Svg = Annotated[Path | None, typer.Option("--svg", help="Write a picture of it.")]
+Dot = Annotated[Path | None, typer.Option("--dot", help="Write it as a graph for Graphviz.")]
+
+
+def is_stdout(output: Path | None) -> bool:
+    """Tell whether ``-o`` is ``-``."""
+    return str(output) == "-"
+
+
+def deliver(
+    text: str, output: Path | None, inputs: Sequence[str], notes: Sequence[str] = ()
+) -> None:
+    """Print a `text`, or write it to the file `output` (None or ``-``: stdout) and say so.
+
+    It was made of `inputs`, which it may not overwrite; `notes` are told of a text that is not on
+    stdout.
+
+    Raises InputError when the file can't be written, or is one of the inputs.
+    """
+    from taccl.files import check_apart, write_atomic
+
+    if output is None or is_stdout(output):
+        typer.echo(text, nl=False)
+        return
+    check_apart(output, inputs, field="-o")
+    write_atomic(output, text)
+    for note in notes:
+        typer.echo(note, err=True)
+    typer.echo(f"wrote {output}")
+
+
+def pictures(network: "Topology", svg: Path | None, dot: Path | None) -> list[Path]:
+    """Write pictures of a `network` to the files `svg` and `dot`, if given; return these."""
+    from taccl.files import write_all_atomic
+    from taccl.report import graph
+
+    wanted = {path: draw for path, draw in ((svg, graph.svg), (dot, graph.dot)) if path}
+    write_all_atomic({path: draw(network) for path, draw in wanted.items()})
+    return list(wanted)
+
+
+MAX_NAMED = 8
+
+States = dict[Path, tuple[int, int, int]]
+"""Device, inode and time of the last change of files: one that is replaced has another inode."""
+
+
+def states_of(outputs: Sequence[Path | None]) -> States:
+    """Return the states of the outputs that exist, those in a directory one by one."""
+    found: States = {}
+    there = [path for path in outputs if path is not None]
+    for file in chain.from_iterable(p.iterdir() if p.is_dir() else [p] for p in there):
+        try:
+            known = file.stat()
+        except (OSError, ValueError):
+            continue
+        found[file] = (known.st_dev, known.st_ino, known.st_mtime_ns)
+    return found
+
+
+def told(before: States, after: States) -> str:
+    """Return what an interrupted command wrote, by states of its outputs `before` and `after`."""
+    written = sorted(str(path) for path, state in after.items() if before.get(path) != state)
+    if not written:
+        return "interrupted before anything could be written"
+    more = f" and {len(written) - MAX_NAMED} more" if len(written) > MAX_NAMED else ""
+    return f"interrupted after writing {', '.join(written[:MAX_NAMED])}{more}, and nothing else"
+
+
+_CLEAR = "\r\033[K"
+
+
+def say(line: str) -> None:
+    """Print a line to stderr that stays, in place of the one that is shown at the moment."""
+    typer.echo(f"{_CLEAR if sys.stderr.isatty() else ''}{line}", err=True)
+
+
+@contextmanager
+def progress(*, quiet: bool = False, verbose: bool = False) -> Iterator[Callable[[str], None]]:
+    """Give what shows what is being done; at the end nothing of a terminal's line is left.
+
+    If `quiet` it shows nothing; if `verbose` a line each, with the seconds since the start.
+    """
+    if quiet:
+        yield lambda _line: None
+    elif verbose:
+        clock = Deadline()
+        yield lambda line: say(f"{clock.spent:7.1f} s  {line}")
+    elif not sys.stderr.isatty():
+        yield say
+    else:
+        try:
+            yield _in_place
+        finally:
+            typer.echo(_CLEAR, err=True, nl=False)
+
+
+def _in_place(line: str) -> None:
+    # The last column is left free: terminals that fill it go on to the next line.
+    width = shutil.get_terminal_size().columns - 1
+    typer.echo(f"{_CLEAR}{line[:width]}", err=True, nl=False)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.help import collective_option, machine_option, output_option, search_option
-from taccl.cli.names import RUNTIME_NAMES
+from taccl.cli.help import collective_option, machine_option, output_option, progress, search_option
 from taccl.cli.options import (
+    RUNTIME_NAMES,
     AlphaRule,
     Fabric,
     Json,
@@ -20,7 +20,6 @@ from taccl.cli.options import (
     one_of,
     size_of,
 )
-from taccl.cli.output import progress
 from taccl.errors import InputError
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from taccl.cli.help import machine_option, output_option
-from taccl.cli.names import RUN_DTYPE_NAMES
 from taccl.cli.options import (
+    RUN_DTYPE_NAMES,
     AlphaRule,
     Begin,
     End,

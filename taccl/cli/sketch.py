@@ -5,10 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taccl.cli.help import listed, shipped
-from taccl.cli.names import COLLECTIVE_NAMES
-from taccl.cli.options import Fabric, Nodes, Root, SizeOfChunks, TopologyArgument, size_of
-from taccl.cli.output import Dot, Svg, TextOutput, deliver, pictures
+from taccl.cli.help import Dot, Svg, TextOutput, deliver, listed, pictures, shipped
+from taccl.cli.options import (
+    COLLECTIVE_NAMES,
+    Fabric,
+    Nodes,
+    Root,
+    SizeOfChunks,
+    TopologyArgument,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from taccl.files import FileModel

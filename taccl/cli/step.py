@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taccl.cli.help import collective_option, machine_option, output_option
+from taccl.cli.help import collective_option, machine_option, output_option, progress
 from taccl.cli.options import (
     AlphaRule,
     Constants,
@@ -21,7 +21,6 @@ from taccl.cli.options import (
     Verbose,
     one_of,
 )
-from taccl.cli.output import progress
 from taccl.errors import InputError
 
 if TYPE_CHECKING:

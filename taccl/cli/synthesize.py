@@ -14,16 +14,22 @@ import typer
 
 from taccl.cli.help import (
     collective_option,
+    is_stdout,
     machine_option,
     output_option,
     program_option,
+    progress,
+    say,
     search_option,
     shipped,
 )
-from taccl.cli.names import CONVERSION_NAMES, ENGINE_NAMES, PROTOCOL_NAMES, RUNTIME_NAMES
 from taccl.cli.options import (
+    CONVERSION_NAMES,
+    ENGINE_NAMES,
     PLAN_RUNTIME,
     PROCESS,
+    PROTOCOL_NAMES,
+    RUNTIME_NAMES,
     AlphaRule,
     CollectiveArgument,
     DefaultProfile,
@@ -52,7 +58,6 @@ from taccl.cli.options import (
     size_of,
     time_of,
 )
-from taccl.cli.output import is_stdout, progress, say
 from taccl.errors import InputError
 from taccl.units import parse_size
 
@@ -304,9 +309,8 @@ def _at_once(
     as_json: bool, quiet: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Solve groups, write their programs to a directory, and print what they take together."""
-    from taccl.groups.directory import check_directory, write_groups
+    from taccl.groups.directory import check_directory, record, summary, write_groups
     from taccl.groups.solve import synthesize_groups
-    from taccl.groups.told import record, summary
 
     if output is not None:
         if is_stdout(output):

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from taccl.cli.names import (
+from taccl.cli.help import Dot, Svg, TextOutput, deliver, pictures
+from taccl.cli.options import (
     BASE_NAMES,
     COST_MODE_NAMES,
     EXPORT_NAMES,
@@ -15,8 +16,6 @@ from taccl.cli.names import (
     GPU_NAMES,
     IMPORT_NAMES,
     TIME_UNIT_NAMES,
-)
-from taccl.cli.options import (
     CostSketch,
     Fabric,
     Json,
@@ -28,7 +27,6 @@ from taccl.cli.options import (
     one_of,
     read,
 )
-from taccl.cli.output import Dot, Svg, TextOutput, deliver, pictures
 from taccl.errors import InputError
 from taccl.units import parse_beta, parse_exact_size
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taccl.cli.help import listed, output_option, program_option, search_option
-from taccl.cli.names import COLLECTIVE_NAMES, RUNTIME_NAMES, TIMES_EXPORT_NAMES
+from taccl.cli.help import is_stdout, listed, output_option, program_option, progress, search_option
 from taccl.cli.options import (
+    COLLECTIVE_NAMES,
     PLAN_RUNTIME,
+    RUNTIME_NAMES,
+    TIMES_EXPORT_NAMES,
     AlphaRule,
     Begin,
     DefaultProfile,
@@ -31,7 +33,6 @@ from taccl.cli.options import (
     read,
     sizes_of,
 )
-from taccl.cli.output import is_stdout, progress
 from taccl.errors import InputError
 from taccl.units import format_size, microseconds, parse_size
 

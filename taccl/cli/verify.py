@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taccl.cli.help import shipped
-from taccl.cli.names import RUNTIME_NAMES
-from taccl.cli.options import Group, Json, Nodes, PlanVersion, Ranks, Relays, group_of, one_of, read
+from taccl.cli.options import (
+    RUNTIME_NAMES,
+    Group,
+    Json,
+    Nodes,
+    PlanVersion,
+    Ranks,
+    Relays,
+    group_of,
+    one_of,
+    read,
+)
 from taccl.errors import InputError
 from taccl.units import parse_size
 

@@ -14,14 +14,13 @@ from types import MappingProxyType
 
 from taccl.collectives import Collective
 from taccl.errors import InputError, ProgramError
-from taccl.msccl.deploy import needs
 from taccl.msccl.expected import everything, expected_of
 from taccl.msccl.interpret import find_root, interpret, order_findings
 from taccl.msccl.limits import check_limits, network_findings
 from taccl.msccl.parser import Document, Parsed, parse, read_document
 from taccl.msccl.program import Finding, Program, Severity, errors_of
 from taccl.msccl.run import MAX_WORK, Safe, deadlock, safe_size, work_of
-from taccl.msccl.runtimes import LOADED_BY, RUNTIMES, UNLIMITED
+from taccl.msccl.runtimes import LOADED_BY, RUNTIMES, UNLIMITED, needs
 from taccl.msccl.xml import read_xml
 
 

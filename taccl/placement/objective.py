@@ -1,6 +1,6 @@
 """What a program takes when the places of a machine take its ranks in some order.
 
-The program is compiled once (:mod:`taccl.replay.machine`). Another order only changes which link
+The program is compiled once (:mod:`taccl.replay.events`). Another order only changes which link
 each connection uses: how long messages hold its edges, which edges, and when they arrive. So every
 order is a replay of the same steps with other costs (:class:`Replays`), exactly as if the program
 ran on the permuted topology. To be used, an order either gives the machine's places new numbers
@@ -32,8 +32,7 @@ from taccl.replay.compile import (
     wire,
 )
 from taccl.replay.cost import ReplayModel
-from taccl.replay.events import Machine
-from taccl.replay.machine import MAX_TOTAL, machine_of, messages_of
+from taccl.replay.events import MAX_TOTAL, Machine, machine_of, messages_of
 from taccl.replay.timing import EXTRAPOLATED_ABOVE, run_machine
 from taccl.topology.graph import Edge, Topology
 from taccl.units import Time, ceil_time

@@ -51,12 +51,12 @@ from taccl.replay.interpreter import (
     Block,
     Compiled,
     Run,
+    Trace,
     compile_program,
     deadlock,
     standstill,
 )
 from taccl.replay.scenario import Change, DistributionRecord, Flow, Scenario, ScenarioFile, bind
-from taccl.replay.trace import Trace
 from taccl.topology.graph import EdgeId, Rank, Topology
 from taccl.units import Time, ceil_time
 

@@ -7,13 +7,22 @@ is free. Where edges are shared, nothing is blocked: a message is a flow, its ra
 its threadblock sends and of an equal part of each of its edges, and a heap by end holds the flows;
 rates change only where the number of flows on an edge does. What happens at one instant is handled
 in any order, as the rules let nothing depend on it; only the pass over the waiting sends has an
-order. Everything here is compiled by timing.py.
+order. The loop is compiled by timing.py; :func:`run_events` starts from the columns of a program,
+priced at one size.
 """
 
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from taccl.msccl import program
+from taccl.replay.compile import Columns, Kind, LinkClass, Split
+from taccl.replay.cost import Sharing, local_time
+from taccl.topology.graph import LocalCosts
+from taccl.units import Time, ceil_time
 
 Rows = NDArray[np.int64]
 Column = NDArray[np.int32]
@@ -605,3 +614,158 @@ def run_events(m: Machine, budget: int) -> int:
         else:
             counter[NOW] = m.queue[0, 0]
     return OUT_OF_BUDGET
+
+
+MAX_TOTAL = 1 << 62
+"""Sum of all durations, above which a time might not fit into 64 bits."""
+
+NEVER = 1 << 62
+
+
+def messages_of(columns: Columns, cut: Split) -> int:
+    """Return how many messages and pieces of local work ``columns`` have at a size so ``cut``."""
+    counts = np.array([kind.chunks for kind in columns.kinds], np.int64)
+    return int(columns.population @ np.maximum(1, -(-counts // cut.chunks))) * cut.iterations
+
+
+def machine_of(
+    columns: Columns,
+    cut: Split,
+    local: LocalCosts,
+    factor: Fraction = Fraction(1),
+    sharing: Sharing | None = None,
+) -> Machine | None:
+    """Return the state before the first event; None where times might not fit into 64 bits.
+
+    `columns` are the program on its topology, `cut` is how the size is cut, `local` what local work
+    costs, and `factor` bytes on the wire for each byte of data; `sharing` is what is charged
+    instead where messages share edges.
+    """
+    prices = _Prices(columns.classes, local, factor, sharing, {}, {}, [])
+    # A table may say how messages of an iteration that never runs are priced: those of the last.
+    parts = [cut.full if cut.iterations > 1 else cut.last, cut.last]
+    tables = [[prices.row(kind, cut.chunks, part) for kind in columns.kinds] for part in parts]
+    # Flows on the edge with the least share have it all, so all flows together are no slower.
+    least = 1
+    if sharing is not None:
+        least = int(sharing.capacity.min(initial=sharing.block_rate))
+    total = 0
+    for rows, repeats in zip(tables, (cut.iterations - 1, 1), strict=True):
+        for row, steps in zip(rows, columns.population.tolist(), strict=True):
+            # At least what all messages take if nothing overlaps. An edge is held no longer than
+            # twice the way to the destination, as overhead is at most alpha.
+            messages = row[0]
+            for many, (arrival, held, work, slices) in (
+                (messages - 1, row[3:7]), (1, row[7:])
+            ):  # fmt: skip
+                slowest = held // least if sharing is not None else 0
+                total += many * slices * (arrival + slowest + work) * steps * repeats
+    if total >= MAX_TOTAL:
+        return None
+    kinds = np.array(tables, np.int64).reshape(2, -1, KIND_FIELDS)
+    num_blocks = len(columns.ends)
+    counter = np.zeros(COUNTERS, np.int64)
+    counter[WOKEN] = num_blocks
+    counter[ITERATIONS] = cut.iterations
+    counter[SLOTS] = cut.slots
+    counter[WIDTH] = columns.width
+    counter[PAUSE_AT] = NEVER
+    connections = np.zeros((len(columns.connections), CONNECTION_FIELDS), np.int64)
+    connections[:, SENDER] = columns.senders
+    connections[:, RECEIVER] = columns.receivers
+    connections[:, EDGES_FROM] = columns.wires_from[:-1]
+    connections[:, EDGES_TO] = columns.wires_from[1:]
+    edges = np.zeros((columns.num_edges, EDGE_FIELDS), np.int64)
+    edges[:, ROOT] = edges[:, FLOWS] = -1
+    most = 1
+    if sharing is not None:
+        connections[:, PLACE] = -1
+        edges[:, CAPACITY] = edges[:, SHARE] = sharing.capacity
+        counter[SHARED] = 1
+        counter[BLOCK_RATE] = sharing.block_rate
+        counter[FLAG_LATENCY] = sharing.flag
+        most = sharing.slices
+    counter[BLOCKS] = num_blocks + 1
+    # Events in the queue at once: arrivals of as many messages as all connections hold, the
+    # releases of one message of each, and the end of local work of each block.
+    # Posts that are not seen yet come on top; the queue grows where there are many.
+    flying = most * min(len(columns.connections) * cut.slots, messages_of(columns, cut))
+    queued = flying + len(columns.wires) + len(columns.connections) + len(columns.ends)
+    queued += ROOM + 1
+    places = len(columns.wires) if sharing is not None else 0
+    return Machine(
+        _blocks(columns, kinds), connections, edges, columns.kind_of, columns.marks,
+        columns.needs_from, columns.needs, kinds, np.array(prices.durations or [0], np.int64),
+        columns.wires,
+        np.repeat(
+            np.arange(len(columns.connections), dtype=np.int32), np.diff(columns.wires_from)
+        ),
+        np.full(places, -1, np.int32), np.full(places, -1, np.int32),
+        np.zeros(len(columns.connections), np.int32), np.zeros((queued, 2), np.int64),
+        np.arange(num_blocks, dtype=np.int32)[::-1].copy(), np.zeros(num_blocks, np.int32),
+        np.zeros(columns.num_edges, np.int32), np.zeros(num_blocks, np.int32), counter,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Prices:
+    """What messages cost; the last three fields are filled while rows are asked for."""
+
+    classes: tuple[LinkClass, ...]
+    local: LocalCosts
+    factor: Fraction
+    sharing: Sharing | None
+    times: dict[tuple[Fraction, int], Time]  # by (beta, bytes)
+    courses: dict[tuple[int, int], tuple[Time, int]]  # arrival and place, by (class, bytes)
+    durations: list[Time]  # how long edges are held, ascending for every course
+
+    def row(self, kind: Kind, chunks: int, part: int) -> list[int]:
+        """Return the row of a kind when ``part`` bytes of every chunk are handled."""
+        messages = max(1, -(-kind.chunks // chunks))
+        head = [messages, int(kind.op in program.RECEIVES), int(kind.op in program.SENDS)]
+        sizes = (min(chunks, kind.chunks) * part, (kind.chunks - (messages - 1) * chunks) * part)
+        for size in sizes:
+            arrival, course, slices = 0, 0, 1
+            if self.sharing is not None:
+                slices = self.sharing.slices_of(size)
+                if kind.op in program.SENDS:
+                    across = self.classes[kind.link_class].across
+                    arrival, course = self.sharing.flow(size, across=across)
+            elif kind.op in program.SENDS:
+                arrival, course = self._course(kind.link_class, size)
+            local = self.local if self.sharing is None else self.sharing.local
+            work = local_time(kind.op, local, Fraction(size, slices), kind.sources)
+            head += [arrival, course, work, slices]
+        return head
+
+    def _course(self, number: int, size: int) -> tuple[Time, int]:
+        if (number, size) not in self.courses:
+            costs = self.classes[number]
+            for beta in costs.betas:
+                if (beta, size) not in self.times:
+                    self.times[beta, size] = ceil_time(beta, self.factor * size)
+            held = [self.times[beta, size] for beta in costs.betas]
+            slowest = held[-1] if held else 0
+            self.courses[number, size] = (costs.alpha + slowest, len(self.durations))
+            self.durations.extend(costs.overhead + time for time in held)
+        return self.courses[number, size]
+
+
+def _blocks(columns: Columns, kinds: NDArray[np.int64]) -> Rows:
+    """Return a row for each block, before its first step, and one for a block that never posts."""
+    num_blocks = len(columns.ends)
+    blocks = np.zeros((num_blocks + 1, BLOCK_FIELDS), np.int64)
+    for name in (FLAG, WAITERS, NEXT, CHILD, PARKED):
+        blocks[:, name] = -1
+    blocks[:, PHASE] = DONE
+    rows = blocks[:num_blocks]
+    first, end = columns.begins[:-1], columns.begins[1:]
+    rows[:, FIRST] = rows[:, STEP] = first
+    rows[:, END] = end
+    rows[:, INBOUND] = columns.inbound
+    rows[:, OUTBOUND] = columns.outbound
+    busy = np.flatnonzero(first < end)
+    rows[busy, PHASE] = NEEDS
+    rows[busy, NEED] = columns.needs_from[first[busy]]
+    rows[busy, LEFT] = kinds[0, columns.kind_of[first[busy]], MESSAGES]
+    return blocks

@@ -86,10 +86,9 @@ from taccl.replay.compile import (
     kinds_of,
 )
 from taccl.replay.cost import ReplayModel, Sharing, charged_network, of_plans, sharing_of_plan
-from taccl.replay.interpreter import Run, compile_program
-from taccl.replay.machine import machine_of
+from taccl.replay.events import machine_of
+from taccl.replay.interpreter import Run, Span, Trace, Why, compile_program
 from taccl.replay.timing import SPENT, WORTH_COMPILED, is_loaded, run_machine
-from taccl.replay.trace import Span, Trace, Why
 from taccl.synth.templates.in_network import tree
 from taccl.timing.retiming import fan_uses
 from taccl.topology.fans import Fan, FanTable, make_fans, wrong_fan

@@ -10,8 +10,8 @@ from taccl.errors import NoScheduleError
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program
 from taccl.replay.cost import ReplayModel, least_costs
+from taccl.replay.interpreter import Trace
 from taccl.replay.timing import traces
-from taccl.replay.trace import Trace
 from taccl.topology.graph import ProgramCosts, Topology, whole
 from taccl.units import Time, format_size, gigabytes_per_second, microseconds
 

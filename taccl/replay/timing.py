@@ -24,10 +24,8 @@ from taccl.msccl.program import Program
 from taccl.replay import events
 from taccl.replay.compile import Columns, columns_of, count_messages, split, unfit
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, Sharing, sharing_of
-from taccl.replay.events import Machine, Rows
-from taccl.replay.interpreter import Standstill, Wait, deadlock, replay
-from taccl.replay.machine import NEVER, machine_of, messages_of
-from taccl.replay.trace import Trace
+from taccl.replay.events import NEVER, Machine, Rows, machine_of, messages_of
+from taccl.replay.interpreter import Standstill, Trace, Wait, deadlock, replay
 from taccl.timing.jit import PLAIN, jit, report_compilation
 from taccl.topology.graph import Topology
 

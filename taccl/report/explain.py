@@ -16,8 +16,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from taccl.bounds import any_of
+from taccl.replay.interpreter import Span, Trace, Why
 from taccl.replay.sweep import Row
-from taccl.replay.trace import Span, Trace, Why
 from taccl.report.played import Played
 from taccl.report.text import one_line, us
 from taccl.topology.graph import Topology

@@ -25,8 +25,8 @@ import taccl
 from taccl.errors import InputError
 from taccl.model.problem import Candidate
 from taccl.model.schedule import Schedule, Send
+from taccl.replay.interpreter import Why
 from taccl.replay.sweep import Row
-from taccl.replay.trace import Why
 from taccl.report.chart import BOUND, Line, chart, style_of
 from taccl.report.explain import Explanation
 from taccl.report.graph import heat_colour, heat_scale, lines_of, loaded_svg

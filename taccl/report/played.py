@@ -15,9 +15,8 @@ from taccl.msccl.program import RECEIVES, Op, Program, Step, Threadblock
 from taccl.mscclpp.plan import OPERATIONS, Plan, PlanOp
 from taccl.replay.compile import ROUTED, Connection, connect, wire
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel
-from taccl.replay.interpreter import replay
+from taccl.replay.interpreter import Span, Trace, replay
 from taccl.replay.plans import replay_plan
-from taccl.replay.trace import Span, Trace
 from taccl.topology.graph import Topology
 from taccl.units import Time, ceil_time
 

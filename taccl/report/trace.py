@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from taccl.model.schedule import Schedule
-from taccl.replay.trace import Span
+from taccl.replay.interpreter import Span
 from taccl.report.played import Played, link_text, span_label
 from taccl.report.text import us
 from taccl.units import Time, microseconds

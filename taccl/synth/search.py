@@ -31,7 +31,7 @@ from taccl.synth.exact.solve import MAX_INTERVALS
 from taccl.synth.flow.engine import flow
 from taccl.synth.greedy import greedy_routes
 from taccl.synth.guided.engine import guided
-from taccl.synth.pieces import in_groups, in_one_piece
+from taccl.synth.message_coalescing import in_groups, in_one_piece
 from taccl.synth.plan import in_turns, rows_of_routes
 from taccl.synth.staged.engine import staged
 from taccl.synth.templates.classical import CLASSICAL, run_classical, textbook_schedule

@@ -24,8 +24,7 @@ from taccl.tuning.choice import Chooser
 from taccl.tuning.directory import Journal, beside, check_place, locked, write_directory
 from taccl.tuning.executors import Workshop
 from taccl.tuning.exports import EXPORTS
-from taccl.tuning.library import Library, entries_of
-from taccl.tuning.plan_library import plan_texts
+from taccl.tuning.library import Library, entries_of, plan_texts
 from taccl.tuning.search import Budget, Plan, Progress, Run, run_key
 
 SEARCHED = 0.93

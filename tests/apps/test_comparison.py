@@ -13,9 +13,9 @@ from taccl.errors import InputError, LoweringError
 from taccl.msccl.program import Program
 from taccl.msccl.xml import write_xml
 from taccl.replay.cost import ReplayModel
+from taccl.replay.interpreter import Trace
 from taccl.replay.nccl import PROTOCOLS, choices, fastest, machine_of, parse_settings
 from taccl.replay.timing import traces
-from taccl.replay.trace import Trace
 from taccl.report.comparison import HERE, Comparison, Contender
 from taccl.topology.file import load_topology
 from taccl.topology.graph import ALPHA_RULES, Topology

@@ -10,7 +10,7 @@ from taccl.apps.calibration import FITTED
 from taccl.apps.inputs import IN_NETWORK_MODES
 from taccl.apps.outputs import CONVERSIONS
 from taccl.apps.profile_calibration import KERNELS_KNOWN
-from taccl.cli import names
+from taccl.cli import options as names
 from taccl.collectives import COLLECTIVES
 from taccl.imports import IMPORTS
 from taccl.imports.hosts import GPUS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from taccl.cli.output import progress, say
+from taccl.cli.help import progress, say
 from tests.cli.conftest import Run
 
 COMPARE = ("compare", "hub:4", "allgather", "-b", "1K", "-e", "4K")

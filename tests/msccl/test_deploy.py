@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from taccl.msccl.deploy import DEPLOYMENTS, deployment, deployment_lines, needs
 from taccl.msccl.program import Program
-from taccl.msccl.runtimes import LOADED_BY, RUNTIMES, UNLIMITED
+from taccl.msccl.runtimes import (
+    DEPLOYMENTS,
+    LOADED_BY,
+    RUNTIMES,
+    UNLIMITED,
+    deployment,
+    deployment_lines,
+    needs,
+)
 from tests.msccl.builders import make, mesh, pairs_schedule, ring_schedule
 
 FILE = Path("/data/algorithms/a.xml")

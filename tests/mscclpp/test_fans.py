@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from taccl.errors import LoweringError
-from taccl.lowering.fans import NEEDS, SUMS, FanOptions, asks, fan_plan
+from taccl.lowering.plans import NEEDS, SUMS, FanOptions, asks, fan_plan
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.program import errors_of
 from taccl.mscclpp.interpret import judge_plan

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from taccl.lowering.fans import FanOptions, fan_plan
+from taccl.lowering.plans import FanOptions, fan_plan
 from taccl.mscclpp.plan import Group, Plan
 from taccl.replay.cost import model_of
 from taccl.replay.plans import replay_plan

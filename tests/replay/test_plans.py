@@ -24,11 +24,10 @@ from taccl.mscclpp.plan import (
 )
 from taccl.replay.compile import MAX_MESSAGES
 from taccl.replay.cost import ReplayModel
-from taccl.replay.interpreter import replay
+from taccl.replay.interpreter import Span, Trace, Why, replay
 from taccl.replay.plans import replay_plan
 from taccl.replay.sweep import bounds_of
 from taccl.replay.timing import SPENT
-from taccl.replay.trace import Span, Trace, Why
 from taccl.topology.core_form import topology_document
 from taccl.topology.file import topology_from_document
 from taccl.topology.graph import LocalCosts, ProgramCosts, ProtocolCosts, Topology

@@ -15,8 +15,7 @@ from taccl.errors import ProgramError, TacclWarning
 from taccl.model.schedule import Decisions, retime
 from taccl.msccl.program import Buffer, Op, Program, Slot, Step, StepRef, Threadblock
 from taccl.replay.cost import model_of
-from taccl.replay.interpreter import replay
-from taccl.replay.trace import Span, Trace
+from taccl.replay.interpreter import Span, Trace, replay
 from taccl.topology.graph import Topology, whole
 from taccl.topology.symmetry import make_group
 from taccl.units import ceil_time

@@ -20,12 +20,10 @@ from taccl.msccl.runtimes import RUNTIMES
 from taccl.replay import events
 from taccl.replay.compile import columns_of, split
 from taccl.replay.cost import ReplayModel, model_of
-from taccl.replay.events import Machine
-from taccl.replay.interpreter import replay
-from taccl.replay.machine import machine_of
+from taccl.replay.events import Machine, machine_of
+from taccl.replay.interpreter import Trace, replay
 from taccl.replay.sweep import BoundAt, bounds_of, sweep
 from taccl.replay.timing import Snapshot, Timing, repeats, traces, watch
-from taccl.replay.trace import Trace
 from taccl.topology.file import load_topology
 from taccl.topology.graph import ALPHA_RULES, LocalCosts, Topology
 from taccl.units import ceil_time

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from taccl.replay.trace import Why
+from taccl.replay.interpreter import Why
 from taccl.report.explain import PARTS, Faster, _legs, _parameters, explain, explanation_text
 from taccl.report.played import Played, play
 from tests.replay.program_builder import SMALL, block, hub, network, program, ring, step

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from taccl.msccl.program import Threadblock
-from taccl.replay.trace import Span, Why
+from taccl.replay.interpreter import Span, Why
 from taccl.report.played import Played
 from tests.report.played_programs import random_replays, tiny
 

@@ -7,7 +7,7 @@ import pytest
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule, retime
 from taccl.synth.exact.engine import exact
-from taccl.synth.exact.improve import improve_routes
+from taccl.synth.exact.solve import improve_routes
 from taccl.topology.file import load_topology
 from taccl.verify import verify
 from tests.generators import random_decisions, random_problem

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from taccl.cli.names import TIMES_EXPORT_NAMES
+from taccl.cli.options import TIMES_EXPORT_NAMES
 from taccl.collectives import COLLECTIVES, busbw_factor
 from taccl.errors import InputError, TacclWarning
 from taccl.tuning import executors

@@ -21,7 +21,7 @@ from taccl.model.problem import Options, Problem, Result, Status, reduces_and_sp
 from taccl.model.routes import build_network
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.prices.packing import pack
-from taccl.synth.exact.improve import improve_routes
+from taccl.synth.exact.solve import improve_routes
 from taccl.synth.greedy import shortest
 from taccl.synth.guided.recursive_block_gather import coalesced
 from taccl.synth.guided.scheduler_state import MOST_PAIRS, Begin, Field, Numbers, Times, field_of
