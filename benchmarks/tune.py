@@ -28,7 +28,7 @@ from benchmarks.sections import replace_section
 from taccl.bounds.port_contention import too_short
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology
-from taccl.tuning.library_file import LibraryFile
+from taccl.tuning.directory import LibraryFile
 
 SMALL = (
     "ndv2", "allgather", "alltoall", "allreduce", "-b", "1K", "-e", "16M", "-f", "4",

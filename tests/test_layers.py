@@ -51,7 +51,7 @@ ONLY_IN = {
         "placement", "bounds",
     },
     "google": {"imports/chakra.py"},
-    "igraph": {"topology/symmetry_search.py"},
+    "igraph": {"topology/symmetry.py"},
     "numba": {"timing/jit.py", "run/words.py"},
     "llvmlite": {"timing/jit.py", "run/words.py"},
     "mpi4py": {"run/hosts.py", "tuning"},
@@ -61,7 +61,7 @@ ONLY_IN = {
         "files", "topology", "collectives/file.py", "collectives/groups.py",
         "model/schedule_file.py", "replay/scenario.py",
         "training/workload.py",
-        "tuning/library_file.py", "sketch", "imports",
+        "tuning/directory.py", "sketch", "imports",
     },
 }  # fmt: skip
 """By library, the rooms and modules that import it."""

@@ -7,14 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import taccl.topology.symmetry_search as search
+import taccl.topology.symmetry as search
 from taccl.apps import logical_group
 from taccl.collectives import build_collective
 from taccl.errors import TacclWarning
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Multicast, Switch, Topology, whole
-from taccl.topology.symmetry import close_group, close_rows, is_symmetry, make_group
-from taccl.topology.symmetry_search import automorphisms, block_shifts, largest_order, search_group
+from taccl.topology.symmetry import (
+    automorphisms,
+    block_shifts,
+    close_group,
+    close_rows,
+    is_symmetry,
+    largest_order,
+    make_group,
+    search_group,
+)
 from tests.generators import BETAS, Hop, both_ways, build, ring4, star5, twin2x2
 from tests.sweep import for_each
 

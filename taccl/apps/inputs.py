@@ -24,8 +24,14 @@ from taccl.sketch import apply_sketch, load_sketch
 from taccl.topology.edit import grouped
 from taccl.topology.file import has_count, load_topology
 from taccl.topology.graph import LogicalTopology, Permutation, Rank, Topology, whole
-from taccl.topology.symmetry import Group, free_group, make_group, powers, vertex_image
-from taccl.topology.symmetry_search import search_group
+from taccl.topology.symmetry import (
+    Group,
+    free_group,
+    make_group,
+    powers,
+    search_group,
+    vertex_image,
+)
 from taccl.units import MAX_SIZE, exact_size_text
 
 DEFAULT_SIZE = 10**6

@@ -29,8 +29,8 @@ from taccl.report.runs import RunRow, run_trace
 from taccl.run.emulate import Emulated, emulated, own_scale, scaled
 from taccl.run.hosts import run_launched, run_under_mpi
 from taccl.run.job import DTYPES, HANG, Call, Job, Ran, whole_calls
+from taccl.run.loop import Wire
 from taccl.run.messages import run_over_tcp
-from taccl.run.plan import Wire
 from taccl.run.processes import run_processes
 from taccl.topology.graph import LinkId, ProgramCosts, ProtocolCosts, Topology
 from taccl.verify import require_valid

@@ -45,7 +45,7 @@ def show(
     """Print what remains of a topology under a sketch: links, relays, senders, symmetry, limits."""
     from taccl.apps.inputs import MachineOptions, load_network, logical_group
     from taccl.files import check_outputs
-    from taccl.report.matrix import sketch_picture, sketch_rows
+    from taccl.report.graph import sketch_picture, sketch_rows
 
     check_outputs([("--svg", svg), ("--dot", dot)], [sketch, topology])
     network = load_network(topology, MachineOptions(nodes, fabric, sketch))
@@ -140,7 +140,7 @@ def file_models() -> "dict[str, type[FileModel]]":
     from taccl.sketch import SketchFile, TacclSketchFile
     from taccl.topology.file import FORMS
     from taccl.training.workload import WorkloadFile
-    from taccl.tuning.library_file import LibraryFile
+    from taccl.tuning.directory import LibraryFile
 
     return {
         **FORMS, "sketch": SketchFile, "sketch-taccl": TacclSketchFile,

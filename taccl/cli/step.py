@@ -161,7 +161,7 @@ def step(
         measured_costs(machine)
 
     def served(directory: Path, collective: str, size: int) -> tuple[Path | None, int]:
-        from taccl.tuning.library_file import answer
+        from taccl.tuning.directory import answer
 
         found = answer(directory, collective, size)
         return found["file"] and directory / found["file"], found["ranks"]

@@ -52,7 +52,7 @@ def show(
     """Print what a topology consists of, and a matrix of the paths between its ranks."""
     from taccl.apps.inputs import MachineOptions, load_machine
     from taccl.files import check_outputs
-    from taccl.report.matrix import matrix_text, topology_fields
+    from taccl.report.graph import matrix_text, topology_fields
     from taccl.topology.file import describe, topology_digest
 
     check_outputs([("--svg", svg), ("--dot", dot)], [topology])

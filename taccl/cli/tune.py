@@ -187,7 +187,7 @@ def tune(
             plans, tuple(exports), stop, watch,
         )  # fmt: skip
         found = tune(order)
-    from taccl.tuning.library_file import as_object, summary
+    from taccl.tuning.directory import as_object, summary
 
     typer.echo(json.dumps(as_object(found)) if as_json else summary(found))
 
@@ -228,7 +228,7 @@ def explain(
 ) -> None:
     """Say which file of a library runs for a collective and size, and why."""
     from taccl.collectives import collective_name
-    from taccl.tuning.library_file import answer, answer_text
+    from taccl.tuning.directory import answer, answer_text
 
     name = collective_name(collective)
     found: dict[str, Any] = answer(directory, name, read("--size", parse_size, size))

@@ -23,7 +23,7 @@ from taccl.model.problem import Bound
 from taccl.model.schedule_file import schedule_text
 from taccl.replay.cost import ReplayModel
 from taccl.replay.disturbed import Placed, times_together
-from taccl.report.text import aligned, us_text
+from taccl.report.tables import aligned, us_text
 from taccl.topology.edit import numbers_text
 from taccl.topology.graph import Topology
 from taccl.units import Time, counted, format_size, microseconds

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.lowering.draft import Move
-from taccl.lowering.order import Lane, Message
+from taccl.lowering.draft import Lane, Message, Move
 from taccl.msccl.program import Op, Slot
 from taccl.topology.graph import Topology
 

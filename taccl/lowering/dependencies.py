@@ -32,8 +32,7 @@ from types import MappingProxyType
 import numpy as np
 
 from taccl.lowering.blocks import Block, Clocks
-from taccl.lowering.draft import Draft, Move, Parts, find_parts
-from taccl.lowering.order import Message
+from taccl.lowering.draft import Draft, Message, Move, Parts, find_parts
 from taccl.msccl.program import Op, Step, StepRef
 from taccl.topology.graph import Topology
 from taccl.units import Time

@@ -1,42 +1,298 @@
-"""One page about replayed programs: results, where the time goes, timeline, chunks and links.
+"""Pages: of replayed programs (results, time, timeline, chunks, links), and of a library.
 
-The page needs nothing but itself: style, script and data are in it, and its content security
+A page needs nothing but itself: style, script and data are in it, and its content security
 policy lets the browser fetch nothing and run no other script. Names come from files that anybody
 may have written, so every text is escaped here or set as text by the script. What the script draws
 is a replay (or a schedule) as tracks and columns of spans: columns of numbers instead of an object
 for each span, deflated, keep a page of 100 000 spans at about a megabyte, and the script looks only
 at what is visible.
+
+**Where each chunk is over time.** What a step moves does not depend on when it runs, as a program
+without races gives the same data in every order. So one run without times says it for all
+iterations, and the page's script adds the times of the spans. Sums are known by how many of a
+chunk's sources are in them.
 """
 
 import base64
 import contextlib
 import hashlib
+import heapq
 import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import taccl
+from taccl.collectives import Collective
 from taccl.errors import InputError
 from taccl.model.problem import Candidate
 from taccl.model.schedule import Schedule, Send
+from taccl.msccl.expected import Cell, Mode, expected_of, mode_of
+from taccl.msccl.interpret import find_root
+from taccl.msccl.program import Buffer, Finding, Op, Program, Slot
+from taccl.msccl.run import MAX_WORK, maximal_run, places, work_of
 from taccl.replay.interpreter import Why
 from taccl.replay.sweep import Row
 from taccl.report.chart import BOUND, Line, chart, style_of
 from taccl.report.explain import Explanation
 from taccl.report.graph import heat_colour, heat_scale, lines_of, loaded_svg
 from taccl.report.played import Played, link_text
-from taccl.report.tables import NcclTime, best_of_engines, verdict
-from taccl.report.text import escaped, number_text, us_text
-from taccl.report.whereabouts import program_where, schedule_where
+from taccl.report.tables import NcclTime, best_of_engines, escaped, number_text, us_text, verdict
 from taccl.timing.retiming import fan_uses
 from taccl.topology.graph import Topology
 from taccl.units import Time, counted, format_size, gigabytes_per_second
+
+MAX_CELLS = 300_000
+"""Ranks times chunks that a page shows."""
+
+NOTHING = -1
+"""Content of a cell that holds no chunk, or a mixture of several."""
+
+Where = dict[str, Any]
+"""JSON; the script is what reads it."""
+
+
+class Content(NamedTuple):
+    """A chunk, and the sources that are in it, as bits."""
+
+    chunk: int
+    sources: int
+
+
+Contents = Sequence[Content | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Cells that a step writes, what it writes there, and what it sends."""
+
+    cells: list[int]
+    writes: Contents
+    sends: Contents
+
+
+def program_where(program: Program) -> Where | None:
+    """Return what the script shows of a program; None when it can't be followed."""
+    if work_of(program) > MAX_WORK:
+        return None
+    collective = expected_of(program, find_root(program) or 0)
+    if isinstance(collective, Finding):
+        return None
+    if collective.num_ranks * collective.num_chunks > MAX_CELLS:
+        return None
+    mode = mode_of(
+        program.collective, program.num_ranks, program.chunks_per_loop,
+        in_place=not program.out_of_place,
+    )  # fmt: skip
+    memory = _Memory(mode)
+    start = _inputs(collective)
+    for rank, offset, content in start:
+        memory.write(rank, [Slot(Buffer.INPUT, offset)], [content])
+    cells = memory.numbers
+    numbered = [
+        (rank, cells[rank][memory.mode.cell(rank, Slot(Buffer.INPUT, offset))], content)
+        for rank, offset, content in start
+    ]
+    effects, codes = _effects(program, memory), _Codes.of(collective)
+    blocks = sorted((rank, block.id, block) for rank, block in program.blocks())
+    return {
+        **_head(collective, numbered),
+        "steps": [
+            [codes.moved(effects.get((rank, number, at))) for at in range(len(block.steps))]
+            for rank, number, block in blocks
+        ],
+        "ranks": [rank for rank, _, _ in blocks],
+        "senders": [-1 if b.recv_from is None else b.recv_from for _, _, b in blocks],
+        "receivers": [-1 if b.send_to is None else b.send_to for _, _, b in blocks],
+        "cells": max(map(len, memory.numbers.values()), default=0),
+        "sent": False,
+    }  # fmt: skip
+
+
+class _Landing(NamedTuple):
+    """A message on its way: what it brings where and when, and the list of what is then there."""
+
+    time: Time
+    number: int
+    rank: int
+    contents: list[Content]
+    adds: list[bool]
+    writes: list[int]
+
+
+def _land(landing: _Landing, held: dict[tuple[int, int], int], codes: "_Codes") -> None:
+    for content, adds in zip(landing.contents, landing.adds, strict=True):
+        place = landing.rank, content.chunk
+        held[place] = content.sources | (held.get(place, 0) if adds else 0)
+        landing.writes.extend(codes.all([Content(content.chunk, held[place])]))
+
+
+def schedule_where(
+    schedule: Schedule, used: Sequence[int], messages: Sequence[Sequence[Send]]
+) -> Where | None:
+    """Return what the script shows of a `schedule`; its tracks are the links `used`, in order.
+
+    The `messages` are the sends of each, by start; the k-th of a link is its track's step k.
+    """
+    collective, table = schedule.collective, schedule.topology.links
+    codes = _Codes.of(collective)
+    cells = collective.num_ranks * collective.num_chunks
+    if len(schedule.fans) or cells > MAX_CELLS or sum(map(len, messages)) > MAX_WORK:
+        return None
+    start = _inputs(collective)
+    held = {(rank, content.chunk): content.sources for rank, _, content in start}
+    coming: list[_Landing] = []
+    steps: dict[int, list[list[list[int]]]] = {link: [] for link in used}
+    for number, message in enumerate(messages):
+        link, now = message[0].link, message[0].start
+        while coming and coming[0].time <= now:
+            _land(heapq.heappop(coming), held, codes)
+        src, dst = int(table.src[link]), int(table.dst[link])
+        sent = [Content(send.chunk, held.get((src, send.chunk), 0)) for send in message]
+        writes: list[int] = []
+        steps[link].append([[send.chunk for send in message], writes, codes.all(sent)])
+        adds = [send.reduce for send in message]
+        heapq.heappush(coming, _Landing(message[0].end, number, dst, sent, adds, writes))
+    while coming:
+        _land(heapq.heappop(coming), held, codes)
+    return {
+        **_head(collective, [(rank, content.chunk, content) for rank, _, content in start]),
+        "steps": [steps[link] for link in used],
+        "ranks": [int(table.dst[link]) for link in used],
+        "senders": [int(table.src[link]) for link in used],
+        "receivers": [int(table.dst[link]) for link in used],
+        "cells": collective.num_chunks,
+        "sent": True,
+    }
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is where; cells are numbered, rank by rank, as they come up."""
+
+    mode: Mode
+    content: dict[tuple[int, Cell], Content | None] = field(default_factory=dict)
+    numbers: dict[int, dict[Cell, int]] = field(default_factory=dict)
+
+    def read(self, rank: int, slots: Iterable[Slot]) -> list[Content | None]:
+        return [self.content.get((rank, self.mode.cell(rank, slot))) for slot in slots]
+
+    def write(self, rank: int, slots: Iterable[Slot], values: Contents) -> list[int]:
+        """Write values and return the numbers of their cells."""
+        known, found = self.numbers.setdefault(rank, {}), []
+        for slot, value in zip(slots, values, strict=False):
+            cell = self.mode.cell(rank, slot)
+            self.content[rank, cell] = value
+            found.append(known.setdefault(cell, len(known)))
+        return found
+
+
+def _effects(program: Program, memory: _Memory) -> dict[tuple[int, int, int], _Moved]:
+    """Run a program and return what each step that finishes moves."""
+    run = maximal_run(program)
+    where = places(run)
+    sent: dict[int, Contents] = {}
+    found: dict[tuple[int, int, int], _Moved] = {}
+    for number in run.order:
+        place = where[number]
+        block = run.blocks[place.block][1]
+        step = block.steps[place.step]
+        if step.op is Op.NOP:
+            continue
+        parts: list[Contents] = [sent[run.sender[number]]] if step.receives else []
+        if step.source is not None:
+            parts.append(memory.read(place.rank, _slots(step.source, step.count)))
+        if step.op is Op.REDUCE:
+            parts.append(memory.read(place.rank, _slots(step.dst, step.count)))
+        values = [_added(terms) for terms in zip(*parts, strict=False)]
+        targets = _slots(step.target, step.count)
+        cells = memory.write(place.rank, targets, values)
+        if step.sends:
+            sent[number] = values
+        found[place.rank, block.id, place.step] = _Moved(
+            cells, values if cells else (), values if step.sends else ()
+        )
+    return found
+
+
+def _slots(slot: Slot | None, count: int) -> list[Slot]:
+    if slot is None:
+        return []
+    return [Slot(slot.buffer, slot.offset + index) for index in range(count)]
+
+
+def _added(terms: Sequence[Content | None]) -> Content | None:
+    """Return the sum of contents: None unless all are parts of one chunk."""
+    known = [term for term in terms if term is not None]
+    if len(known) < len(terms) or len({term.chunk for term in known}) != 1:
+        return None
+    sources = 0
+    for term in known:
+        sources |= term.sources
+    return Content(known[0].chunk, sources)
+
+
+def _inputs(collective: Collective) -> list[tuple[int, int, Content]]:
+    """Return (rank, offset of its input, content): of a chunk that is copied any source is all."""
+    found = []
+    for chunk in range(collective.num_chunks):
+        for position, rank in enumerate(collective.sources(chunk)):
+            sources = 1 << position if collective.reduces else 1
+            found.append((rank, collective.input_offset(chunk, rank), Content(chunk, sources)))
+    return found
+
+
+def _head(collective: Collective, start: Iterable[tuple[int, int, Content]]) -> Where:
+    """Return names, what is there at the start, and what is wanted in the end."""
+    chunks, codes = range(collective.num_chunks), _Codes.of(collective)
+    return {
+        "num_ranks": collective.num_ranks,
+        "names": [
+            f"sum {chunk} of {len(sources)} ranks" if collective.reduces
+            else f"input {collective.input_offset(chunk, sources[0])} of rank {sources[0]}"
+            for chunk in chunks for sources in [collective.sources(chunk)]
+        ],
+        "base": codes.base,
+        "full": list(codes.full),
+        "start": [[rank, cell, *codes.all([content])] for rank, cell, content in start],
+        "wanted": [list(collective.targets(chunk)) for chunk in chunks],
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Codes:
+    """Writes a content as one number: the chunk times ``base``, plus the sources that are in it.
+
+    ``full`` says how many sources each chunk has, 1 where they are copied; ``base`` is above all.
+    """
+
+    full: tuple[int, ...]
+    base: int
+
+    @staticmethod
+    def of(collective: Collective) -> "_Codes":
+        chunks = range(collective.num_chunks)
+        full = tuple(len(collective.sources(c)) if collective.reduces else 1 for c in chunks)
+        return _Codes(full, max(full, default=1) + 1)
+
+    def all(self, contents: Contents) -> list[int]:
+        return [
+            NOTHING if each is None
+            else each.chunk * self.base + min(each.sources.bit_count(), self.full[each.chunk])
+            for each in contents
+        ]  # fmt: skip
+
+    def moved(self, moved: _Moved | None) -> list[list[int]]:
+        """Return [cells, what is written to them, what is sent]."""
+        if moved is None:
+            return [[], [], []]
+        return [moved.cells, self.all(moved.writes), self.all(moved.sends)]
+
 
 BAR = "of the time"
 """The column of bars."""
@@ -612,3 +868,135 @@ def _explained(found: Explanation, held: Mapping[str, Time]) -> Iterator[str]:
             "<p>With half the alpha and beta of all edges that it does not pay, the program would"
             f" take {us_text(found.off_faster.time)} us.</p>"
         )
+
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+_NUMBER = "{:.6g}".format
+_SIZES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "size": ("size_bytes", format_size),
+    "time us": ("time_us", _NUMBER),
+    "bound us": ("bound_us", _NUMBER),
+    "gap": ("gap", "{:.1%}".format),
+    "over best": ("over_best", _NUMBER),
+    "classical": ("classical", str),
+    "classical us": ("classical_us", _NUMBER),
+    "over classical": ("over_classical", _NUMBER),
+    "bound over classical": ("bound_over_classical", _NUMBER),
+    "NCCL us (its model)": ("nccl_us", _NUMBER),
+    "file": ("file", str),
+}
+"""Columns of the table of sizes: the field of the index, and how it is written."""
+
+_TIMES = (
+    ("this library", "time_us", style_of(0)),
+    ("the best classical algorithm", "classical_us", style_of(1)),
+    ("NCCL by its own model", "nccl_us", style_of(-1, "2 3")),
+    ("bound: no program is faster", "bound_us", BOUND),
+)
+"""Lines of the chart of bandwidth: name, field of the index in microseconds, style."""
+
+_SHARES = (
+    ("this library", "over_classical", style_of(0)),
+    ("bound: no program is faster", "bound_over_classical", BOUND),
+)
+"""Lines of the chart of times as shares of the best classical algorithm's."""
+
+
+def library_page(index: Mapping[str, Any]) -> str:
+    """Return the page of a library with this index, as ``index.json`` holds it."""
+    topology = index["topology"]
+    title = f"Library for {topology['name']}, {topology['ranks']} ranks, {index['runtime']}"
+    style = files("taccl.report").joinpath("page.css").read_text(encoding="utf-8")
+    parts = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        f"<title>{escaped(title)}</title><style>{style}</style></head><body>",
+        f"<h1>{escaped(title)}</h1>",
+        *(f'<p class="verdict">{escaped(_verdict(found))}</p>' for found in index["collectives"]),
+        f'<p class="hint">{escaped(index["model"])}</p>',
+    ]
+    if index["nccl_model"]:
+        parts.append(f'<p class="hint">{escaped(index["nccl_model"])}</p>')
+    for found in index["collectives"]:
+        parts += _collective(found)
+    budget = {name: value for name, value in index["budget"].items() if value is not None}
+    facts = [
+        *(f"{name}: {value}" for name, value in budget.items()),
+        f"seed: {index['seed']}",
+        *(f"{name} {value}" for name, value in index["versions"].items()),
+        f"topology sha256 {topology['sha256']}",
+    ]
+    parts.append("<h2>How it was made</h2><ul>")
+    parts += [f"<li>{escaped(fact)}</li>" for fact in facts]
+    parts.append("</ul></body></html>\n")
+    return "\n".join(parts)
+
+
+def _verdict(found: Mapping[str, Any]) -> str:
+    """Return in a sentence what was won for one collective."""
+    sizes = found["sizes"]
+    served = [one for one in found["ranges"] if one["file"]]
+    shares = [size["over_classical"] for size in sizes if size["over_classical"]]
+    gaps = [size["gap"] for size in sizes if size["gap"] is not None]
+    ends = [format_size(sizes[place]["size_bytes"]) for place in (0, -1)]
+    parts = [f"{found['collective']}, {' to '.join(ends)}: {counted(len(served), 'file')}"]
+    if shares:
+        parts.append(
+            f"{1 / max(shares):.2f} to {1 / min(shares):.2f} times as fast as the best classical"
+            " algorithm"
+        )
+    if gaps:
+        parts.append(f"{min(gaps):.1%} to {max(gaps):.1%} above the bound")
+    return "; ".join(parts) + "."
+
+
+def _collective(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the part of one collective."""
+    yield f"<h2>{escaped(found['collective'])}</h2>"
+    sizes = found["sizes"]
+    if len(sizes) > 1:
+        places = [size["size_bytes"] for size in sizes]
+        rates = [
+            Line(name, style, tuple(
+                (size["size_bytes"], size["size_bytes"] / size[key] / 1e3)
+                for size in sizes if size[key]
+            ))
+            for name, key, style in _TIMES
+        ]  # fmt: skip
+        shares = [
+            Line(name, style, tuple(
+                (size["size_bytes"], size[key]) for size in sizes if size[key] is not None
+            ))
+            for name, key, style in _SHARES
+        ]  # fmt: skip
+        yield "<h3>Bandwidth by size</h3>"
+        yield chart("algbw, GB/s", places, [line for line in rates if line.points])
+        yield "<h3>Time beside the best classical algorithm</h3>"
+        yield chart("time as a share of the best classical algorithm's", places, shares, share=True)
+    rows = [
+        (
+            f"{format_size(one['min_bytes'])} to {format_size(one['max_bytes'])}",
+            one["file"] or one["served_by"],
+            " ".join(str(one[name]) for name in ("engine", "protocol") if one.get(name)),
+            one.get("chunks") or "",
+            one["why"],
+        )
+        for one in found["ranges"]
+    ]
+    yield table(("sizes", "file", "made by", "chunks", "why"), rows)
+    yield "<h3>At every size</h3>"
+    columns = _SIZES.values()
+    yield table([*_SIZES], (
+        ["-" if size[key] is None else form(size[key]) for key, form in columns]
+        for size in found["sizes"]
+    ))  # fmt: skip
+    counts = found["candidates"]
+    yield (
+        f"<p>{counts['searched']} searches and {counts['classical']} classical algorithms made"
+        f" {counts['programs']} programs; {counts['without_program']} searches made none,"
+        f" {len(counts['failed'])} failed.</p>"
+    )
+    if counts["failed"]:
+        lost = [(one["candidate"], one["reason"]) for one in counts["failed"]]
+        yield table(("failed candidate", "reason"), lost)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-from taccl.report.text import aligned, escaped, one_line
+from taccl.report.tables import aligned, escaped, one_line
 from taccl.training.operations import COMPUTE, Work
 from taccl.training.simulation import Step
 from taccl.units import Time, format_size, format_time, microseconds

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from taccl.model.schedule import Schedule
 from taccl.replay.interpreter import Span
 from taccl.report.played import Played, link_text, span_label
-from taccl.report.text import us
+from taccl.report.tables import us
 from taccl.units import Time, microseconds
 
 Event = dict[str, object]

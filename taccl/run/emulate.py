@@ -34,8 +34,8 @@ from taccl.errors import InputError
 from taccl.msccl.program import Program
 from taccl.placement.objective import permuted_topology
 from taccl.replay.compile import ROUTED, wire
+from taccl.run.loop import Wire
 from taccl.run.messages import Way
-from taccl.run.plan import Wire
 from taccl.run.processes import Started, end_ranks, start_rank
 from taccl.topology.graph import Topology
 

@@ -22,7 +22,7 @@ from taccl.msccl.run import Run, maximal_run, places
 from taccl.replay.compile import unfit
 from taccl.replay.cost import ReplayModel
 from taccl.run import loop
-from taccl.run.plan import MODEL, Memory, RankPlan
+from taccl.run.loop import MODEL, Memory, RankPlan
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[Any]

@@ -36,7 +36,7 @@ from taccl.msccl.program import Program
 from taccl.replay.cost import ReplayModel
 from taccl.run import loop
 from taccl.run.job import DTYPES, VERIFY, Bytes, Call, Job, Ran, fill, reference, wrong_elements
-from taccl.run.plan import RankPlan, Wire, message_bytes, plan_of, rank_of
+from taccl.run.loop import RankPlan, Wire, message_bytes, plan_of, rank_of
 from taccl.run.processes import (
     LINE,
     Started,

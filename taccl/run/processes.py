@@ -30,7 +30,7 @@ from taccl.replay.compile import Connection as Line
 from taccl.replay.interpreter import Standstill, Wait, deadlock
 from taccl.run import loop, words
 from taccl.run.job import DTYPES, VERIFY, Bytes, Call, Job, Ran, fill, reference, wrong_elements
-from taccl.run.plan import RankPlan, Wire, message_bytes, plan_of, rank_of, wires_of
+from taccl.run.loop import RankPlan, Wire, message_bytes, plan_of, rank_of, wires_of
 from taccl.timing.deadline import Deadline
 from taccl.timing.jit import jit, report_compilation
 

@@ -37,8 +37,7 @@ from taccl.sketch.restrict import (
 from taccl.topology.file import flow_text
 from taccl.topology.graph import Edge, LogicalTopology, Permutation, Topology
 from taccl.topology.structure import FREE, slowest_edges
-from taccl.topology.symmetry import free_group, kept_powers, make_group
-from taccl.topology.symmetry_search import largest_order, search_group
+from taccl.topology.symmetry import free_group, kept_powers, largest_order, make_group, search_group
 from taccl.units import Time, ceil_time, format_size, format_time
 
 WIDTH = 100

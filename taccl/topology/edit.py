@@ -18,8 +18,7 @@ from taccl.errors import InputError, NoScheduleError
 from taccl.files import shown
 from taccl.topology.file import unreachable_pair
 from taccl.topology.graph import EdgeId, Rank, Topology
-from taccl.topology.symmetry import free_group, is_symmetry, kept_powers
-from taccl.topology.symmetry_search import search_group
+from taccl.topology.symmetry import free_group, is_symmetry, kept_powers, search_group
 
 _FACTOR = re.compile(r"(?P<what>.*)=(?P<factor>[0-9]{1,9}(\.[0-9]{1,9})?)")
 

@@ -2,6 +2,6 @@
 
 The search (:mod:`search`) chooses candidates (:mod:`candidate`), runs them on any executor
 (:mod:`executors`) and remembers them (:mod:`directory`); the lower envelope of their times
-(:mod:`choice`) says which file serves which sizes, and :mod:`library` makes the files and their
-index (:mod:`library_file`).
+(:mod:`choice`) says which file serves which sizes, and :mod:`library` makes the files, in a
+directory with an index (:mod:`directory`).
 """

@@ -38,7 +38,7 @@ from taccl.replay.nccl import described
 from taccl.replay.plans import replay_plan
 from taccl.replay.sweep import BoundAt
 from taccl.report.export import TUNER_HEAD, tuner_row
-from taccl.report.text import us
+from taccl.report.tables import us
 from taccl.timing.deadline import Deadline
 from taccl.topology.graph import Topology
 from taccl.tuning.candidate import Outcome, Setting, code_digest, versions

@@ -15,7 +15,7 @@ from taccl.msccl.runtimes import RUNTIMES
 from taccl.replay.cost import is_measured, measured_costs
 from taccl.replay.nccl import Settings, machine_of
 from taccl.replay.sweep import bounds_of, measured_bounds_of
-from taccl.report.library import library_page
+from taccl.report.html import library_page
 from taccl.timing.deadline import Deadline
 from taccl.topology.file import expand_text, shipped_file
 from taccl.topology.graph import Topology

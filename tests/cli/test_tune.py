@@ -14,7 +14,7 @@ import pytest
 from taccl.cli.tune import shown
 from taccl.mscclpp import register
 from taccl.tuning import executors
-from taccl.tuning.library_file import LibraryFile
+from taccl.tuning.directory import LibraryFile
 from tests.cli.conftest import Run
 from tests.sweep import for_each
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl.collectives import COLLECTIVES, build_collective
-from taccl.lowering.order import in_a_row, packed, shifted
+from taccl.lowering.draft import in_a_row, packed, shifted
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import SENDS, Buffer, Op, Program, Slot

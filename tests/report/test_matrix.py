@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from taccl.report.matrix import MAX_RANKS, Matrix, matrix_text, topology_fields
+from taccl.report.graph import MAX_RANKS, Matrix, matrix_text, topology_fields
 from taccl.topology.file import MAX_TOLD, load_topology, topology_digest
 from tests.generators import build, random_topology, twin2x2
 from tests.sweep import for_each

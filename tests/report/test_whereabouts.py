@@ -8,9 +8,8 @@ import pytest
 
 from taccl.model.schedule import Schedule
 from taccl.msccl.program import Buffer, Program, Slot
-from taccl.report.html import SENDS, Data, schedule_data, timeline_data
+from taccl.report.html import NOTHING, SENDS, Data, program_where, schedule_data, timeline_data
 from taccl.report.played import play
-from taccl.report.whereabouts import NOTHING, program_where
 from tests.msccl.builders import hub, make, ring_schedule, small_schedules
 from tests.replay.program_builder import SMALL, block, program, step
 from tests.replay.program_builder import ring as line
@@ -150,10 +149,10 @@ def test_what_is_not_known_or_too_large_is_not_followed(monkeypatch: pytest.Monk
     made = make(ring_schedule("allgather", 3))
     assert program_where(made) is not None
     assert program_where(replace(made, collective="custom")) is None
-    monkeypatch.setattr("taccl.report.whereabouts.MAX_CELLS", 8)
+    monkeypatch.setattr("taccl.report.html.MAX_CELLS", 8)
     assert program_where(made) is None
     monkeypatch.undo()
-    monkeypatch.setattr("taccl.report.whereabouts.MAX_WORK", 5)
+    monkeypatch.setattr("taccl.report.html.MAX_WORK", 5)
     assert program_where(made) is None
 
 

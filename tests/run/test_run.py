@@ -23,8 +23,8 @@ from taccl.replay.cost import ReplayModel
 from taccl.run import hosts, messages
 from taccl.run.hosts import launched, listening, parse_hosts, run_launched
 from taccl.run.job import ADD, DTYPES, Call, Job, Ran, random_data, reference, rounded, whole_calls
+from taccl.run.loop import MODEL, plan_of
 from taccl.run.messages import Mesh, run_over_tcp, run_rank
-from taccl.run.plan import MODEL, plan_of
 from taccl.run.processes import Group, Started, run_processes, start_rank
 from tests.msccl.builders import (
     hub,
