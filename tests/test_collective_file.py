@@ -136,4 +136,4 @@ def test_other_places_and_other_buffers_are_apart() -> None:
 def test_too_many_parts_are_refused() -> None:
     many = [{"id": n, "input": {0: n}, "output": {1: n}} for n in range(9000)]
     with pytest.raises(InputError, match="--chunks: some of 2 ranks has 9000 chunks, and each cut"):
-        custom({"ranks": 2, "chunks": many}).cut(1024)
+        custom({"ranks": 2, "chunks": many}).cut(2048)

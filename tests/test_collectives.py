@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -128,9 +128,28 @@ def test_cutting_every_chunk_gives_the_collective_of_more_chunks(name: str) -> N
         assert getattr(cut, column).tolist() == getattr(built, column).tolist()
 
 
+def test_blocks_turn_with_the_ranks_as_their_keys_say() -> None:
+    for name, n, k in product(ALIKE, (1, 2, 4), (1, 3)):
+        collective = build_collective(name, n, 1).cut(k)
+        by_keys = replace(collective, blocks=0)
+        for ranks in permutations(range(n)):
+            image = by_keys.image(ranks).tolist()
+            assert collective.image(ranks).tolist() == image, (name, n, k, ranks)
+            last = np.array([collective.num_chunks - 1], dtype=np.int32)
+            assert collective.image_of(ranks, last).tolist() == image[-1:]
+
+
+def test_least_sends_by_hand() -> None:
+    least = {  # 3 ranks, 2 chunks of each; a target has its own, and n values take n - 1 sums
+        "allgather": 6 * 2, "reducescatter": 6 * 2, "allreduce": 6 * 4, "alltoall": 6 * 2,
+        "broadcast": 2 * 2, "reduce": 2 * 2, "gather": 2 * 2, "scatter": 2 * 2,
+    }  # fmt: skip
+    assert {name: build_collective(name, 3, 2).least_sends for name in COLLECTIVES} == least
+
+
 def test_too_many_parts_are_refused() -> None:
     with pytest.raises(InputError, match="--chunks: alltoall of 512 ranks has 262144 chunks, and"):
-        build_collective("alltoall", 512, 1).cut(64)
+        build_collective("alltoall", 512, 1).cut(65)
 
 
 def test_alltoall_on_3_ranks_sends_chunk_s_d_from_s_to_d() -> None:

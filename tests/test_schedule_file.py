@@ -149,7 +149,7 @@ BAD: dict[str, tuple[Change, str]] = {
         r"collective.ranks: should be 4, as the topology",
     ),
     "chunks": (
-        put("collective", "chunks_per_rank", value=1 << 22),
+        lambda document: document["collective"].update(name="alltoall", chunks_per_rank=1 << 21),
         r"chunks_per_rank: .* too many",
     ),
     "a root too many": (
@@ -176,9 +176,9 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "too fine": (
         defined(
-            k=1 << 22, chunks=[{"id": n, "input": {"0": n}, "output": {"1": n}} for n in (0, 1, 2)]
+            k=1 << 22, chunks=[{"id": n, "input": {"0": n}, "output": {"1": n}} for n in range(5)]
         ),
-        r"collective.chunks_per_rank: ours of 4 ranks has 3 chunks, and each cut in",
+        r"collective.chunks_per_rank: ours of 4 ranks has 5 chunks, and each cut in",
     ),
     "zero chunks": (
         put("collective", "chunks_per_rank", value=0),

@@ -239,7 +239,7 @@ def test_a_link_without_an_image_is_named() -> None:
     topology = build("racks", 4, hops, switches=[Switch("fabric", across_servers=True)],
                      server_of=(0, 0, 1, 1))  # fmt: skip
     swap = (0, 2, 1, 3)
-    group = Group(topology, (swap,), ((0, 1, 2, 3), swap))
+    group = Group(topology, (swap,), np.array([(0, 1, 2, 3), swap], dtype=np.int32))
     # link 0 is 0 -> 2 and becomes 0 -> 1, which share a server
     with pytest.raises(InputError, match="link 0 of racks has no image under a symmetry"):
         group.link_image(1, [0])

@@ -220,7 +220,7 @@ def logical_group(logical: LogicalTopology, collective: Collective | None = None
         if generator is None:
             continue
         if collective is not None:
-            collective.image(generator)
+            collective.require_image(generator)
         vertex_image(topology, generator)
         broken = _broken_link(logical, generator)
         if broken is None:
@@ -240,7 +240,7 @@ def _maps(collective: Collective | None, permutation: Permutation) -> bool:
     """Tell whether a permutation maps a collective, if there is one, onto itself."""
     try:
         if collective is not None:
-            collective.image(permutation)
+            collective.require_image(permutation)
     except InputError:
         return False
     return True
@@ -251,7 +251,8 @@ def _broken_link(logical: LogicalTopology, permutation: Permutation) -> int | No
     topology = logical.topology
     if not logical.allowed.all() and permutation != tuple(range(topology.num_ranks)):
         links = np.arange(len(topology.links))
-        group = Group(topology, (permutation,), (tuple(range(topology.num_ranks)), permutation))
+        rows = np.array([range(topology.num_ranks), permutation], dtype=np.int32)
+        group = Group(topology, (permutation,), rows)
         image = group.link_images(1, links)
         differs = np.flatnonzero(logical.allowed[image] != logical.allowed)
         if len(differs):

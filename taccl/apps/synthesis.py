@@ -6,7 +6,6 @@ competes; what that costs is found by a short search without it.
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -227,12 +226,7 @@ def _nothing(request: Request, collective: Collective) -> OutOfTimeError:
     if request.stop.is_set():
         return OutOfTimeError("interrupted before there was a schedule", fix="let it run longer")
     problem = f"no schedule was found within {request.time_limit:g} s"
-    sets = [frozenset(ranks) for ranks in collective.rank_sets]
-    ends = zip(collective.source_set.tolist(), collective.target_set.tolist(), strict=True)
-    least = sum(
-        count * (len(sets[a]) + len(sets[b]) - 2 if collective.reduces else len(sets[b] - sets[a]))
-        for (a, b), count in Counter(ends).items()
-    )
+    least = collective.least_sends
     if least > MANY_SENDS:
         problem += f": one for {collective.num_ranks} ranks has at least {least} sends"
     return OutOfTimeError(problem, fix="raise --time-limit")

@@ -52,9 +52,11 @@ def packing_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     Left out where some chunk of the `collective` on `net` is for a few ranks only, or summed for
     several.
     """
+    if len(net.src) > MOST_LINKS:
+        return
     kinds = _kinds(net, collective)
     edges = np.array([edge for edge in net.used if edge in net.busy], dtype=np.int64)
-    if not kinds or not len(edges) or len(net.src) > MOST_LINKS:
+    if not kinds or not len(edges):
         return
     if net.helpers and len(kinds) * len(net.src) > MOST_STEPS:
         return
@@ -110,14 +112,19 @@ def _kinds(net: Net, collective: Collective) -> list[Kind]:
     touched = sizes[collective.source_set] + sizes[collective.target_set]
     if (touched < net.num_ranks).any():  # known before a million chunks are looked at one by one
         return []
-    found = []
+    found, ranks = [], net.num_ranks
+    around = np.arange(2 * ranks) % ranks
     for sources, targets, count in tasks_of(collective):
         roots, others = (targets, sources) if collective.reduces else (sources, targets)
-        if len({*roots, *others}) < net.num_ranks or (collective.reduces and len(roots) > 1):
+        if len(roots) == 1 and len(others) == ranks:
+            # All but the root, as a part of one row: thousands of rows would be too much to hold.
+            ends = around[roots[0] + 1 : roots[0] + ranks]
+        elif len({*roots, *others}) < ranks or (collective.reduces and len(roots) > 1):
             return []
-        ends = [np.array(sorted(set(others) - set(roots)), dtype=np.int64)]
-        if len(ends[0]):
-            found.append(Kind(np.array(sorted(roots), dtype=np.int64), ends[0], None, count))
+        else:
+            ends = np.array(sorted(set(others) - set(roots)), dtype=np.int64)
+        if len(ends):
+            found.append(Kind(np.array(sorted(roots), dtype=np.int64), ends, None, count))
     return found
 
 

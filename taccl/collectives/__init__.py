@@ -25,13 +25,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
 
 from taccl.collectives.chunks import MAX_CHUNKS, PIECES, Collective
 from taccl.errors import InputError, did_you_mean
-from taccl.ragged import equals_before
 
 __all__ = [
     "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "PIECES", "Collective", "Kind", "alone",
@@ -171,23 +171,31 @@ def build_collective(
             field="--root",
             fix=f"use --root {num_ranks - 1}",
         )
-    block = np.arange(count, dtype=np.int32) // chunks_per_rank
+    return _of_all(canonical, num_ranks, chunks_per_rank, (root or 0) if kind.has_root else None)
+
+
+@lru_cache(maxsize=4)
+def _of_all(name: str, num_ranks: int, chunks_per_rank: int, root: int | None) -> Collective:
+    """Return a collective of all ranks; of many ranks the columns take time and memory to make."""
+    kind = COLLECTIVES[name]
+    chunk = np.arange(num_ranks**kind.blocks * chunks_per_rank, dtype=np.int32)
+    block, index = np.divmod(chunk, np.int32(chunks_per_rank))
+    row, column = np.divmod(block, np.int32(num_ranks))
+    # Rank sets, and how many chunks of the same set come before.
     sets = {
-        "each": block % num_ranks,
-        "sender": block // num_ranks,
-        "root": np.full_like(block, root or 0),
-        "all": np.full_like(block, num_ranks),
+        "each": (column, row * np.int32(chunks_per_rank) + index),
+        "sender": (row, column * np.int32(chunks_per_rank) + index),
+        "root": (np.full_like(chunk, root or 0), chunk),
+        "all": (np.full_like(chunk, num_ranks), chunk),
     }
     source, target = sets[kind.sources], sets[kind.targets]
     # A tree is rooted at the only source, else at the only target.
     owner = next(sets[ends] for ends in (kind.sources, kind.targets, "each") if ends != "all")
     return Collective(
-        canonical, num_ranks, chunks_per_rank, reduces=kind.sources == "all",
+        name, num_ranks, chunks_per_rank, reduces=kind.sources == "all",
         rank_sets=(*((rank,) for rank in range(num_ranks)), tuple(range(num_ranks))),
-        source_set=source, target_set=target,
-        input_at=equals_before(source), output_at=equals_before(target),
-        owner=owner, index=np.arange(count, dtype=np.int32) % chunks_per_rank,
-        root=(root or 0) if kind.has_root else None,
+        source_set=source[0], target_set=target[0], input_at=source[1], output_at=target[1],
+        owner=owner[0], index=index, root=root, blocks=0 if kind.has_root else kind.blocks,
     )  # fmt: skip
 
 
@@ -220,7 +228,7 @@ def among_members(inside: Collective, num_ranks: int, members: Sequence[int]) ->
         inside, name=f"{inside.name}-of-{len(members)}", num_ranks=num_ranks,
         rank_sets=tuple(tuple(sorted(rank_of[list(ranks)].tolist())) for ranks in inside.rank_sets),
         owner=rank_of[inside.owner], root=None, members=tuple(members),
-        input_elsewhere=inputs, output_elsewhere=outputs,
+        input_elsewhere=inputs, output_elsewhere=outputs, blocks=0,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ A chunk is the smallest piece of data that is routed. Its sources hold it before
 collective reduces, the sources' values are summed on the way. Its targets want it after.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -19,8 +19,8 @@ IntColumn = NDArray[np.int32]
 TimeColumn = NDArray[np.int64]
 """Picoseconds."""
 
-MAX_CHUNKS = 1 << 23
-"""Rows of a collective: an all-to-all of 1024 ranks has a million for each chunk of a pair."""
+MAX_CHUNKS = 1 << 24
+"""Rows of a collective: an all-to-all of 4096 ranks has so many, in 400 MB of columns."""
 
 PIECES = 8
 """Chunks for each rank that are made one after another, unless something else is asked for."""
@@ -44,7 +44,9 @@ class Collective:
     the largest buffer where the collective comes with its bytes, whole or cut. The `members`, in
     the order of their group, are those who take part where not all ranks do; None: all, or who
     knows. A chunk may visit only ranks of its set in `carrier_set`, a place in `rank_sets`; None:
-    any.
+    any. In `blocks`, 1 or 2, of `chunks_per_rank` chunks, one for each rank (or pair of ranks) in
+    order, chunks turn as ranks do: whatever permutes the ranks maps the collective onto itself. 0:
+    that is not so, or not known.
 
     A source has its value of a chunk from `ready` of the chunk and `late` of the rank on, and who
     wants the chunk still works for `tail` of it once it is there: picoseconds, one entry a chunk or
@@ -71,11 +73,33 @@ class Collective:
     late: TimeColumn | None = None
     members: tuple[int, ...] | None = None
     carrier_set: IntColumn | None = None
+    blocks: int = 0
 
     @property
     def num_chunks(self) -> int:
         """The number of chunks."""
         return len(self.owner)
+
+    @cached_property
+    def least_sends(self) -> int:
+        """So many times, at least, some chunk crosses a link from rank to rank.
+
+        Every target gets it that is no source; of n values that are summed, n - 1 are sent, and
+        after the last sum all targets but one still want the total.
+        """
+        sets = range(len(self.rank_sets))
+        alone = np.array([len(self._members[one]) == 1 for one in sets], dtype=np.bool_)
+        rank = np.array([min(self._members[one], default=0) for one in sets], dtype=np.int64)
+        source, target = self.source_set, self.target_set
+        pairs = alone[source] & alone[target]
+        moved = (rank[source] != rank[target])[pairs].sum()
+        total = 0 if self.reduces else int(moved)
+        key = source[~pairs].astype(np.int64) * len(sets) + target[~pairs]
+        for each, count in zip(*map(np.ndarray.tolist, np.unique(key, return_counts=True)),
+                               strict=True):  # fmt: skip
+            have, want = (self._members[one] for one in divmod(each, len(sets)))
+            total += count * (len(have) + len(want) - 2 if self.reduces else len(want - have))
+        return total
 
     def sources(self, chunk: int) -> tuple[int, ...]:
         """Return the ranks that hold a chunk before."""
@@ -109,7 +133,7 @@ class Collective:
         def kept(column: TimeColumn | None) -> TimeColumn | None:
             return None if column is None or not column.any() else column.astype(np.int64)
 
-        return replace(self, ready=kept(ready), tail=kept(tail), late=kept(late))
+        return replace(self, ready=kept(ready), tail=kept(tail), late=kept(late), blocks=0)
 
     def paced(self, ready_over: Time = 0, needed_over: Time = 0) -> "Collective":
         """Return the collective between a producer and a consumer that work piece by piece.
@@ -273,12 +297,14 @@ class Collective:
     def _members(self) -> tuple[frozenset[int], ...]:
         return tuple(frozenset(ranks) for ranks in self.rank_sets)
 
-    def image(self, permutation: Sequence[int]) -> IntColumn:
+    def image(self, permutation: Sequence[int] | NDArray[np.integer]) -> IntColumn:
         """Return where every chunk goes when rank r becomes ``permutation[r]``.
 
         Raises InputError when the collective does not map onto itself; names the chunk that breaks
         it.
         """
+        if self._keeps_blocks(permutation):
+            return self.turned(np.arange(self.num_chunks), np.array(permutation).__getitem__)
         if self.late is not None:
             moved = np.flatnonzero(self.late[list(permutation)] != self.late)
             if len(moved):
@@ -304,12 +330,44 @@ class Collective:
         result[images] = rows
         return result
 
-    def image_of(self, permutation: Sequence[int], chunks: IntColumn) -> IntColumn:
+    def require_image(self, permutation: Sequence[int] | NDArray[np.integer]) -> None:
+        """Return when the collective maps onto itself as rank r becomes ``permutation[r]``.
+
+        Raises InputError when it does not, as :meth:`image` does, which may take longer.
+        """
+        if not self._keeps_blocks(permutation):
+            self.image(permutation)
+
+    def _keeps_blocks(self, permutation: Sequence[int] | NDArray[np.integer]) -> bool:
+        return self.blocks > 0 and np.array_equal(np.sort(permutation), np.arange(self.num_ranks))
+
+    def image_of(
+        self, permutation: Sequence[int] | NDArray[np.integer], chunks: IntColumn
+    ) -> IntColumn:
         """Return where some chunks go under a permutation for which :meth:`image` exists."""
+        if self.blocks:
+            return self.turned(chunks, np.array(permutation).__getitem__)
         keys, rows, unique = self._sorted_keys
         if not unique:
             return self.image(permutation)[chunks]
         return rows[np.searchsorted(keys, self._keys(permutation, chunks))]
+
+    def turned(
+        self,
+        chunks: NDArray[np.integer],
+        turn: Callable[[NDArray[np.integer]], NDArray[np.integer]],
+    ) -> IntColumn:
+        """Return where some `chunks` of a collective in blocks go when ranks go where `turn` says.
+
+        It takes a rank for each chunk, as a column, to the rank that it becomes for this chunk.
+        """
+        block, index = np.divmod(chunks, self.chunks_per_rank)
+        for place in range(self.blocks):
+            weight = self.num_ranks**place
+            rank = block // weight % self.num_ranks
+            block = block + (turn(rank) - rank) * weight
+        there: IntColumn = (block * self.chunks_per_rank + index).astype(np.int32)
+        return there
 
     @cached_property
     def _set_numbers(self) -> dict[frozenset[int], int]:
@@ -351,7 +409,9 @@ class Collective:
         first, second, third = (np.array(c, dtype=np.int64) for c in (alone, ranks, of_rank))
         return first, second, third, others
 
-    def _keys(self, permutation: Sequence[int], chunks: NDArray[np.integer]) -> NDArray[np.int64]:
+    def _keys(
+        self, permutation: Sequence[int] | NDArray[np.integer], chunks: NDArray[np.integer]
+    ) -> NDArray[np.int64]:
         """Return one number for sources, targets, owner and index of permuted chunks."""
         perm = np.array(permutation, dtype=np.int64)
         sets = self._set_images(perm)

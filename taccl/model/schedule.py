@@ -185,8 +185,8 @@ class Schedule:
         count = len(self.topology.links)
         of_fan = self.link >= count
         for generator in self.group.generators:
-            self.collective.image(generator)
-        for number, element in enumerate(self.group.elements):
+            self.collective.require_image(generator)
+        for number, element in enumerate(self.group.rows):
             chunks.append(self.collective.image_of(element, self.chunk))
             there = np.empty_like(self.link)
             there[~of_fan] = self.group.link_images(number, self.link[~of_fan])

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StrictBool, StrictInt
 
-from taccl.collectives import COLLECTIVES, Collective, build_collective, collective_name
+from taccl.collectives import COLLECTIVES, MAX_CHUNKS, Collective, build_collective, collective_name
 from taccl.collectives.file import CollectiveFile, collective_document, make_collective
 from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model, read_document, shown
@@ -29,7 +29,6 @@ from taccl.topology.symmetry import make_group
 from taccl.units import MAX_TIME, exact_size_text
 
 MAX_NODES = 16_000_000
-MAX_CHUNKS = 1 << 23
 MAX_SWITCHED_RANKS = 4096
 MAX_PICOSECONDS = 1 << 60
 

@@ -68,8 +68,8 @@ class PricingProblem:
 class Kind:
     """Units that are alike, `count` of them.
 
-    `roots` and `targets` are ranks, ascending; no root is a target. They may use `arcs`, ascending;
-    None: everything.
+    `roots`, ascending, and `targets` are ranks; no root is a target. They may use `arcs`,
+    ascending; None: everything.
     """
 
     roots: Ints

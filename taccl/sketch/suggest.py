@@ -642,7 +642,7 @@ def symmetry(logical: LogicalTopology, collective: Collective) -> Choice:
 def keeps(logical: LogicalTopology, collective: Collective, permutation: Permutation) -> bool:
     """Tell whether a ``collective`` and the sketch of ``logical`` keep a ``permutation``."""
     try:
-        collective.image(permutation)
+        collective.require_image(permutation)
     except InputError:
         return False
     return keeps_sketch(logical.topology, logical.allowed, logical.leave_by, permutation)

@@ -261,7 +261,7 @@ class Adjacency:
         self._chunks: list[list[int]] = []
         self._ends: list[list[tuple[int, int]]] = []
         table = problem.topology.links
-        for number, element in enumerate(problem.group.elements):
+        for number, element in enumerate(problem.group.rows):
             image = problem.collective.image(element)
             links = problem.group.link_image(number, [move.link for move in plan.moves])
             self._chunks.append([int(image[move.chunk]) for move in plan.moves])

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from taccl.topology.graph import Topology
 
 MAX_PATHS = 64
-MAX_LINKS = 1_200_000
-"""Any-to-any links of 1024 ranks are a million; their columns take 300 MB to make."""
+MAX_LINKS = 4_000_000
+"""512 DGX-A100, 4096 ranks, have 2.1 million; the columns of a million take 300 MB to make."""
 
 MAX_REACHED = 1_000_000
 """Pairs of a source and a vertex that are looked at together."""

@@ -213,8 +213,11 @@ def _mixed(values: Colours) -> Colours:
 MAX_GROUP = 20_000
 """Elements of a group."""
 
-MAX_ENTRIES = 20_000_000
-"""Elements times ranks: the images that a group holds."""
+MAX_ENTRIES = 300_000_000
+"""Elements times ranks: the images that a group holds, 4 bytes each."""
+
+SAMPLED = 64
+"""Ranks by which elements of a group are told apart first."""
 
 MAX_POWERS = 64
 """Powers of a generator that are tried."""
@@ -231,7 +234,7 @@ def close_group(generators: Iterable[Permutation], num_ranks: int) -> tuple[Perm
     Raises InputError when there are more than 20 000, or more than memory is for.
     """
     rows = [np.array(generator, dtype=np.int32) for generator in generators]
-    return _tuples(_all_products(rows, num_ranks, num_ranks)[0], num_ranks)
+    return _tuples(_all_products(rows, num_ranks, num_ranks)[0])
 
 
 def _all_products(
@@ -260,42 +263,52 @@ def close_rows(
     """
     ranks = np.arange(num_ranks, dtype=np.int32)
     products: list[Row] = [np.arange(width, dtype=np.int32)]
-    known = {ranks.tobytes(): 0}
+    # Told apart by where some ranks go, and then by all: there may be thousands of long rows.
+    some = slice(0, num_ranks, max(1, num_ranks // SAMPLED))
+    known: dict[bytes, list[Row]] = {ranks[some].tobytes(): [products[0]]}
     agree, at = True, 0
     while at < len(products):
         for row in rows:
             product = row[products[at]]
-            other = known.setdefault(product[:num_ranks].tobytes(), len(products))
-            if other < len(products):
-                agree = agree and bool((products[other] == product).all())
+            alike = known.setdefault(product[some].tobytes(), [])
+            same = (one for one in alike if (one[:num_ranks] == product[:num_ranks]).all())
+            other = next(same, None)
+            if other is not None:
+                agree = agree and bool((other == product).all())
                 continue
             if len(products) == most or (free and (product[:num_ranks] == ranks).any()):
                 return None
             products.append(product)
+            alike.append(product)
         at += 1
     return np.stack(products), agree
 
 
-def _tuples(rows: NDArray[np.int32], num_ranks: int) -> tuple[Permutation, ...]:
+def _tuples(rows: NDArray[np.int32]) -> tuple[Permutation, ...]:
     # Row by row: a call for all of them could take seconds, in which no signal comes through.
-    return tuple(tuple(row.tolist()) for row in rows[:, :num_ranks])
+    return tuple(tuple(row.tolist()) for row in rows)
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
     """A group of symmetries of a topology, with what it does to edges and links.
 
-    `generators` are verified rank permutations of the `topology`, `elements` their closure, the
-    identity first.
+    `generators` are verified rank permutations of the `topology`, `rows` their closure: one for
+    each element, the identity first, which says where that takes every rank (int32).
     """
 
     topology: Topology
     generators: tuple[Permutation, ...]
-    elements: tuple[Permutation, ...]
+    rows: NDArray[np.int32]
 
     def __len__(self) -> int:
         """Return the number of elements."""
-        return len(self.elements)
+        return len(self.rows)
+
+    @cached_property
+    def elements(self) -> tuple[Permutation, ...]:
+        """The rows as permutations: of many ranks these are large."""
+        return _tuples(self.rows)
 
     @cached_property
     def action(self) -> tuple[NDArray[np.int32], bool]:
@@ -324,7 +337,7 @@ class Group:
     @cached_property
     def rank_orbit(self) -> NDArray[np.int32]:
         """The smallest rank of every rank's orbit."""
-        smallest: NDArray[np.int32] = np.array(self.elements, dtype=np.int32).min(axis=0)
+        smallest: NDArray[np.int32] = self.rows.min(axis=0)
         return smallest
 
     def vertex_row(self, element: int) -> Row:
@@ -348,7 +361,7 @@ class Group:
 
         Raises InputError when a link has no image, which no verified group allows.
         """
-        to = np.array(self.elements[element], dtype=np.int64)
+        to = self.rows[element].astype(np.int64)
         return self._images(element, self.topology.links, self._link_ends, to, links)
 
     def arc_images(self, element: int, arcs: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -413,6 +426,11 @@ class Group:
 
     def chunk_orbits(self, collective: Collective) -> tuple[int, ...]:
         """Return the smallest chunk of every orbit, ascending."""
+        first = self.rank_orbit == np.arange(self.topology.num_ranks)
+        if collective.blocks and first.sum() * len(self) == len(first):
+            # Every orbit of chunks has one whose rank, the first of a pair, is the smallest.
+            width = collective.num_chunks // len(first)
+            return tuple(np.flatnonzero(np.repeat(first, width)).tolist())
         images = [collective.image(generator) for generator in self.generators]
         orbit = smallest_of_orbit(images, collective.num_chunks)
         return tuple(np.flatnonzero(orbit == np.arange(len(orbit))).tolist())
@@ -420,13 +438,14 @@ class Group:
     def acts_freely(self) -> bool:
         """Tell whether only the identity fixes a rank or a resource, and no link folds.
 
-        A link folds when two of its edges lie in one orbit: its images would then meet it.
+        A link folds when two of its edges lie in one orbit: its images would then meet it. What
+        only the identity fixes has as many images as there are elements.
         """
-        n = self.topology.num_ranks
-        if len(self) > n:
+        size, edges = len(self), self.topology.edge_table
+        if self.topology.num_ranks % size or not self.action[1]:
             return False
-        rows, proper = self.action
-        return proper and all(moves_all(self.topology, row) for row in rows[1:]) and not self.folds
+        images = (np.bincount(self.rank_orbit), np.bincount(self.edge_orbit[edges.is_resource]))
+        return all(bool((count[count > 0] == size).all()) for count in images) and not self.folds
 
     @cached_property
     def folds(self) -> bool:
@@ -434,10 +453,15 @@ class Group:
         if len(self) == 1:
             return False
         table, edges = self.topology.links, self.topology.edge_table
-        kept = edges.is_resource[table.edge_ids]
-        owner = np.repeat(np.arange(len(table)), np.diff(table.edge_start))[kept]
-        orbit = self.edge_orbit[table.edge_ids[kept]].astype(np.int64)
-        pairs = np.sort(owner * len(edges) + orbit)
+        first = np.flatnonzero(self.rank_orbit == np.arange(self.topology.num_ranks))
+        # The others are images of the links that leave these.
+        links = np.concatenate(
+            [np.array(table.leaving(int(rank)), dtype=np.int64) for rank in first]
+        )
+        start, crossed = table.crossed_by(links)
+        kept = edges.is_resource[crossed]
+        owner = np.repeat(np.arange(len(links)), np.diff(start))[kept]
+        pairs = np.sort(owner * len(edges) + self.edge_orbit[crossed[kept]])
         return bool((pairs[1:] == pairs[:-1]).any())
 
 
@@ -500,7 +524,7 @@ def make_group(topology: Topology, generators: Iterable[Permutation]) -> Group:
 def _group(
     topology: Topology, generators: Sequence[Permutation], action: tuple[NDArray[np.int32], bool]
 ) -> Group:
-    group = Group(topology, tuple(generators), _tuples(action[0], topology.num_ranks))
+    group = Group(topology, tuple(generators), action[0][:, : topology.num_ranks])
     group.__dict__["action"] = action  # known already; a cached_property lives here
     return group
 
@@ -536,9 +560,9 @@ def grow_free(
     for choice in choices:
         if len(group) >= most:
             break
-        inside = set(group.elements)
         for symmetry in choice:
-            if symmetry in inside:
+            alike = group.rows[group.rows[:, 0] == symmetry[0]]
+            if (alike == np.array(symmetry)).all(axis=1).any():
                 continue
             row = images.get(symmetry)
             row = vertex_image(topology, symmetry) if row is None else row

@@ -77,12 +77,14 @@ class Orbits:
     @cached_property
     def images(self) -> Int32:
         """Row g: where element g takes every rank."""
-        return self.group.action[0][:, : self.group.topology.num_ranks]
+        return self.group.rows
 
     @cached_property
     def home(self) -> Int64:
         """The one element that takes each rank to the smallest of its orbit."""
-        elements: Int64 = self.images.argmin(axis=0)
+        element, rank = np.nonzero(self.images == self.group.rank_orbit)
+        elements = np.zeros(len(self.group.rank_orbit), dtype=np.int64)
+        elements[rank] = element
         return elements
 
     @cached_property
@@ -92,11 +94,13 @@ class Orbits:
 
     def chunk_images(self, element: Int64, chunk: Int32) -> Int32:
         """Return where elements, one a chunk, take some chunks."""
+        if self.collective.blocks:
+            return self.collective.turned(chunk, lambda rank: self.images[element, rank])
         there = chunk.copy()
         for number in np.unique(element).tolist():
             rows = element == number
             if number:
-                there[rows] = self.collective.image_of(self.group.elements[number], chunk[rows])
+                there[rows] = self.collective.image_of(self.images[number], chunk[rows])
         return there
 
     def element_between(self, edge: int, other: int) -> int:
@@ -115,7 +119,7 @@ def orbits_of(schedule: Schedule) -> Orbits | None:
     """
     group = schedule.group
     for generator in group.generators:
-        schedule.collective.image(generator)
+        schedule.collective.require_image(generator)
     # Where two ranks have as many links as are derived at most, some may lack.
     table, beyond = schedule.topology.links, MAX_PATHS - 1
     alike = (table.src[beyond:] == table.src[:-beyond]) & (
@@ -276,9 +280,7 @@ class Sends:
         chunk, link = int(schedule.chunk[row]), int(schedule.link[row])
         if element:
             group = schedule.group
-            chunk = int(
-                schedule.collective.image_of(group.elements[element], schedule.chunk[[row]])[0]
-            )
+            chunk = int(schedule.collective.image_of(group.rows[element], schedule.chunk[[row]])[0])
             link = group.link_image(element, [link])[0]
         table = schedule.topology.links
         if link >= len(table):

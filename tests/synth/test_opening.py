@@ -1,10 +1,15 @@
 """The first answer is one schedule, complete and correct, or none."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from taccl.model.problem import Problem
 from taccl.synth import search
 from taccl.synth.search import opening
+from taccl.synth.templates import classical
 from taccl.synth.templates.classical import CLASSICAL, textbook_schedule
+from taccl.synth.templates.steps import Step
 from taccl.topology.file import load_topology
 from taccl.verify import verify
 from tests.synth.problems import problem_of
@@ -45,3 +50,19 @@ def test_a_way_with_too_many_sends_is_none_and_not_a_part_of_one(
             monkeypatch.setattr("taccl.synth.templates.classical.MAX_SENDS", most)
             assert textbook_schedule(problem, name, batch=False, fewest=True) is None, (name, most)
         monkeypatch.undo()
+
+
+def test_what_has_too_many_sends_in_any_way_is_not_even_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ways(_problem: Problem) -> Iterator[Iterator[Step]]:
+        raise AssertionError("listed")
+
+    monkeypatch.setattr(classical, "CLASSICAL", {"ring": CLASSICAL["ring"]._replace(ways=ways)})
+    problem = problem_of(load_topology("hub:4"), "allreduce")  # 4 chunks, 2 * (4 - 1) sends each
+    monkeypatch.setattr(classical, "MAX_SENDS", 23)
+    for fewest in (False, True):
+        assert textbook_schedule(problem, "ring", batch=False, fewest=fewest) is None
+    monkeypatch.setattr(classical, "MAX_SENDS", 24)
+    with pytest.raises(AssertionError, match="listed"):
+        textbook_schedule(problem, "ring", batch=False)

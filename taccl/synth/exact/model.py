@@ -409,7 +409,7 @@ class Neighbours:
         """Where every symmetry takes each chunk."""
         problem = self.flows.problem
         chunks = sorted({flow.chunk for flow in self.flows.flows})
-        rows = [problem.collective.image(element)[chunks] for element in problem.group.elements]
+        rows = [problem.collective.image(element)[chunks] for element in problem.group.rows]
         return dict(zip(chunks, np.array(rows).T.tolist(), strict=True))
 
     @cached_property

@@ -112,14 +112,10 @@ class FlowInstance:
         found.sum_duplicates()
         return found
 
-    @cached_property
-    def uses(self) -> list[list[tuple[int, float]]]:
-        """The same by arc: its resources and how long each is held."""
-        held, columns = self.held, zip(self.held.indptr, self.held.indptr[1:], strict=False)
-        return [
-            list(zip(held.indices[a:b].tolist(), held.data[a:b].tolist(), strict=True))
-            for a, b in columns
-        ]
+    def uses(self, arc: int) -> tuple[NDArray[np.int32], Floats]:
+        """Return the resources that a chunk on an `arc` holds, and for how many microseconds."""
+        held = slice(*self.held.indptr[arc : arc + 2].tolist())
+        return self.held.indices[held], self.held.data[held]
 
 
 class Flow(NamedTuple):

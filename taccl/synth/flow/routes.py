@@ -209,8 +209,8 @@ def _one_by_one(held: "csc_array", load: Floats, split: Sequence[Split]) -> list
 
 def _add(instance: FlowInstance, load: Floats, path: Iterable[int]) -> None:
     for arc in path:
-        for resource, held in instance.uses[arc]:
-            load[resource] += held
+        resources, held = instance.uses(arc)
+        load[resources] += held  # each once
 
 
 def rows_of_fastest_paths(instance: FlowInstance) -> list[Row]:
@@ -232,13 +232,17 @@ def rows_of_fastest_paths(instance: FlowInstance) -> list[Row]:
                 path: list[int] = []
                 at = rank
                 while at != one.root:
-                    path.append(min(entering[at], key=lambda arc: max(
-                        (load[k] + held for k, held in instance.uses[arc]), default=0.0
-                    )))  # fmt: skip
+                    path.append(min(entering[at], key=lambda arc: _busiest(instance, load, arc)))
                     at = int(instance.tail[path[-1]])
                 _add(instance, load, path)
                 chosen.append((chunk, tuple(reversed(path))))
     return _rows(instance, chosen)
+
+
+def _busiest(instance: FlowInstance, load: Floats, arc: int) -> float:
+    """Return what the busiest resource of an arc is held with one chunk more on the arc."""
+    resources, held = instance.uses(arc)
+    return float((load[resources] + held).max(initial=0.0))
 
 
 def _entering(
@@ -311,7 +315,7 @@ def unfolded(problem: Problem, rows: Sequence[Row]) -> list[Row]:
     chunk, link, _ = np.array(rows, dtype=np.int32).reshape(-1, 3).T
     return [
         (one, int(other), False)
-        for number, element in enumerate(group.elements)
+        for number, element in enumerate(group.rows)
         for one, other in zip(
             collective.image_of(element, chunk).tolist(),
             group.link_images(number, link).tolist(),

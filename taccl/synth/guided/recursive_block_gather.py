@@ -123,7 +123,7 @@ def widened(
     at[np.arange(chunks), problem.collective.owner] = 0
     free = np.zeros(len(problem.topology.edges), dtype=np.int64)
     for generator in problem.group.generators:
-        problem.collective.image(generator)
+        problem.collective.require_image(generator)
     ways = {1: [Level(1, at, free, tuple(range(len(problem.group))), ())]}
     runs, most = next((runs, most) for size, runs, most in EFFORT if ranks <= size)
     widths = [width for width in range(1, ranks + 1) if ranks % width == 0]
@@ -137,7 +137,7 @@ def widened(
                 elements = [problem.group.elements[number] for number in kept]
                 one = replace(problem, group=_spanned(problem, elements))
                 heads = np.arange(0, problem.collective.num_chunks, granule, dtype=np.int32)
-                images = [problem.collective.image_of(g, heads) for g in one.group.elements]
+                images = [problem.collective.image_of(g, heads) for g in one.group.rows]
                 lattices[granule, kept] = Lattice(
                     arcs_of(one, reverse=reverse), granule,
                     np.array(images, dtype=np.int64) // granule,
@@ -170,8 +170,8 @@ def _in_order(
     whole = np.arange(problem.collective.num_chunks, dtype=np.int32)
     kept = []
     for number in elements:
-        element = np.array(problem.group.elements[number])
-        image = problem.collective.image_of(element.tolist(), whole).reshape(-1, granule)
+        element = problem.group.rows[number]
+        image = problem.collective.image_of(element, whole).reshape(-1, granule)
         aligned = (image[:, 0] % granule == 0).all() and (np.diff(image, axis=1) == 1).all()
         blocks = (element // wider).reshape(-1, wider)
         if aligned and (blocks == blocks[:, :1]).all():
@@ -188,7 +188,7 @@ def _spanned(problem: Problem, elements: Sequence[Permutation]) -> Group:
         if element not in set(closed):
             generators.append(element)
             closed = close_group(generators, ranks)
-    return Group(problem.topology, tuple(generators), closed)
+    return Group(problem.topology, tuple(generators), np.array(closed, dtype=np.int32))
 
 
 def _widened(lattice: Lattice, level: Level, wider: int, grow: Grow, runs: int) -> Iterator[Level]:

@@ -243,7 +243,7 @@ def textbook_schedule(
     the `fewest` messages, or the first.
     """
     template = CLASSICAL[name]
-    if fewest:
+    if fewest and problem.collective.least_sends <= MAX_SENDS:
         # One step more than is timed, so that no way looks complete that is not.
         listed = [tuple(islice(steps, MAX_SENDS + 1)) for steps in template.steps(problem)]
         least = sorted(listed, key=len)[:1]
@@ -301,9 +301,13 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
             if trial.over():
                 return
         return
+    left = most = MAX_SENDS if trial.template.most is None else trial.template.most
+    too_many = f"{trial.name} has more than {most} sends, which take long to time"
+    if problem.collective.least_sends > most and not trial.patient:
+        trial.left_out.append(too_many)  # and even to list
+        return
     packs = trial.batch and problem.collective.name in trial.template.packed
     links = best_links(problem)
-    left = most = MAX_SENDS if trial.template.most is None else trial.template.most
     for number, steps in enumerate(trial.template.steps(problem)):
         if number and trial.over():
             return
@@ -312,9 +316,7 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
             sequence.append(step)
             left -= len(step[0])
             if left < 0 and not (trial.patient and number == 0):
-                trial.left_out.append(
-                    f"{trial.name} has more than {most} sends, which take long to time"
-                )
+                trial.left_out.append(too_many)
                 return
         messages = in_runs(problem, sequence) if trial.batch and not packs else sequence
         decisions = _decided(problem, messages, links, batch=trial.batch)
