@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from taccl.errors import InputError, TacclWarning
 from taccl.files import Document
 from taccl.files.read import parse_document
-from taccl.imports import ImportOptions, TacclOptions, import_files, import_topology
+from taccl.imports import IMPORTS, ImportOptions, TacclOptions, import_files, import_topology
 from taccl.imports.taccl_json import read_taccl_topology
 from taccl.sketch import load_sketch
 from taccl.topology.core_form import topology_digest
@@ -260,7 +260,7 @@ def test_a_bad_file_is_one_error_with_a_fix(
      (("--time-unit", "1s"), "--time-unit: should be one of 1us, 100ns, 10ns"),
      (("--costs", "free"), "--costs: should be one of exact, original"),
      (("--base", "ndv3"), "--base: should be one of NDv2, DGX2, HubAndSpoke, custom"),
-     (("--from", "sccl"), "--from: should be one of nccl, rocm-smi, nvidia-smi, graph, taccl")],
+     (("--from", "sccl"), f"--from: should be one of {', '.join(IMPORTS)}")],
 )  # fmt: skip
 def test_a_bad_option_is_one_error(
     given: tuple[str, str], match: str, tmp_path: Path, run: Run
