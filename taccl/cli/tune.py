@@ -21,6 +21,7 @@ from taccl.cli.options import (
     End,
     Fabric,
     Factor,
+    InNetwork,
     Json,
     Nodes,
     PlanVersion,
@@ -69,6 +70,7 @@ def tune(
         str, one_of(f"{RUNTIME_NAMES}, {PLAN_RUNTIME}", "--runtime", "One of {}.", "Program")
     ] = "portable",
     version: PlanVersion = None,
+    in_network: InNetwork = "auto",
     sketch: Annotated[
         list[str] | None,
         search_option(
@@ -161,6 +163,11 @@ def tune(
             f"is for --runtime {PLAN_RUNTIME}", field="--mscclpp-version",
             fix="leave --mscclpp-version out",
         )  # fmt: skip
+    if in_network == "on" and runtime != PLAN_RUNTIME:
+        raise InputError(
+            f"no XML can hold what switches copy and add, and {runtime} reads XML",
+            field="--in-network", fix=f"leave it out, or use --runtime {PLAN_RUNTIME}",
+        )  # fmt: skip
     exports = dict.fromkeys(chosen("--export", one, TIMES_EXPORT_NAMES) for one in export or ())
     plans = (version or NEWEST) if runtime == PLAN_RUNTIME else None
     seconds = None if candidates is not None else time_limit or TIME_LIMIT
@@ -184,7 +191,7 @@ def tune(
             _workshop(workers, scheduler, mpi=mpi), nodes, fabric, alpha_rule,
             tuple(sketch or ()), seed,
             None if keep_all or plans else given, profile,
-            plans, tuple(exports), stop, watch,
+            plans, in_network, tuple(exports), stop, watch,
         )  # fmt: skip
         found = tune(order)
     from taccl.tuning.directory import as_object, summary

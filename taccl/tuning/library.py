@@ -14,7 +14,10 @@ of the plans, the slower mode where there are two.
 
 import hashlib
 import json
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -23,14 +26,18 @@ from math import lcm, prod
 from pathlib import Path
 from typing import Any
 
-from taccl.apps.plans import ALIGNMENT, Made, Wanted, best_plan
+from taccl.apps.plans import ALIGNMENT, Made, Wanted, best_fan_plan, best_plan
+from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import LoweringError
+from taccl.lowering.plans import asks
+from taccl.model.problem import Problem
+from taccl.model.schedule import Schedule
 from taccl.msccl.program import Program
 from taccl.msccl.runtimes import DEPLOYMENTS, LOADED_BY
 from taccl.msccl.verdict import CALLS
 from taccl.msccl.xml import write_xml
 from taccl.mscclpp import register
-from taccl.mscclpp.plan import Plan
+from taccl.mscclpp.plan import MAX_BUFFER, Plan
 from taccl.mscclpp.structure import counted_chunks
 from taccl.mscclpp.text import write_plan
 from taccl.replay.cost import ReplayModel, model_of
@@ -39,11 +46,14 @@ from taccl.replay.plans import replay_plan
 from taccl.replay.sweep import BoundAt
 from taccl.report.export import TUNER_HEAD, tuner_row
 from taccl.report.tables import us
+from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.timing.deadline import Deadline
-from taccl.topology.graph import Topology
+from taccl.topology.graph import Topology, whole
+from taccl.topology.symmetry import make_group
 from taccl.tuning.candidate import Outcome, Setting, code_digest, versions
 from taccl.tuning.choice import SLACK, Chooser, Entry, Range
 from taccl.units import Time
+from taccl.verify import require_valid
 
 FOLDER = "algorithms"
 MSCCL_FOLDER = "msccl"
@@ -349,10 +359,14 @@ PLAN_MODEL = (
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A plan of a range, and its times in picoseconds at the sizes that it accepts."""
+    """A plan of a range, and its times in picoseconds at the sizes that it accepts.
+
+    `algorithm`: of IN_NETWORK, whose plan it is; None: the program's.
+    """
 
     plan: Plan
     times: Mapping[int, Time]
+    algorithm: str | None = None
 
     def named(self, name: str, low: int, high: int) -> "Chosen":
         """Return it by a `name`, for sizes from `low` to `high` bytes."""
@@ -372,65 +386,111 @@ class Chosen:
         return max(rank.scratch_chunks for rank in self.plan.ranks)
 
 
-def plan_texts(library: "Library", version: str, deadline: Deadline) -> dict[str, str]:
+def plan_texts(
+    library: "Library", version: str, deadline: Deadline, machine: Topology
+) -> dict[str, str]:
     """Return the files of a directory of plans, by their names, of what a `library` has chosen.
 
     The plans are for a `version` of MSCCL++. After the `deadline` each range gets the plan that is
-    best at its middle.
+    best at its middle. Where switches of the `machine` copy or add, the plans of their algorithms
+    compete with that of the range's program.
     """
     index: dict[str, Any] = json.loads(json.dumps(library.index))
     index.update(runtime="mscclpp", protocols=["Simple", "LL"], model=PLAN_MODEL, nccl_model=None)
-    texts: dict[str, str] = {}
+    texts, needs = dict[str, str](), dict[str, None]()
     for number, told in enumerate(index["collectives"]):
         chooser, spans = library.choosers[number], []
+        fans = list(_on_switches(machine, chooser.collective, chooser.sizes[0]))
         for one, span in zip(library.chosen[number], told["ranges"], strict=True):
-            sizes = [size for size in chooser.sizes if one.low <= size <= one.high]
-            made: dict[bool, Chosen] = {}
-            if one.program is not None and sizes:
-                made = _chosen(one.program, library, sizes, version, deadline)
-            if not made:
-                spans.append(_nothing(span, one.low, one.high))
-                _timed(told["sizes"], sizes, None, [])
-                continue
-            high = min(one.high, *(each.plan.max_bytes for each in made.values()))
-            stem = span["file"].rpartition("/")[2].removesuffix(".xml")
-            made = {
-                mode: each.named(f"{stem}-{MODES[mode].replace(' ', '')}", one.low, high)
-                for mode, each in made.items()
-            }
-            own = {
-                f"{PLAN_FOLDER}/{each.plan.name}.json": write_plan(each.plan)
-                for each in made.values()
-            }
-            texts.update(own)
-            plans = [
-                {
-                    "name": one.plan.name, "file": file, "in_place": mode,
-                    "min_bytes": one.plan.min_bytes, "max_bytes": high, "unit_bytes": one.unit,
-                    "protocol": one.plan.protocol, "scratch_chunks": one.scratch,
-                    "times_us": {str(size): us(time) for size, time in one.times.items()},
-                    "sha256": hashlib.sha256(own[file].encode()).hexdigest(),
-                }
-                for (mode, one), file in zip(made.items(), own, strict=True)
-            ]  # fmt: skip
-            blocks = [rank.blocks for one in made.values() for rank in one.plan.ranks]
-            spans.append({
-                **span, "max_bytes": high, "file": plans[0]["file"], "plans": plans,
-                "modes": [MODES[mode] for mode in made], "sha256": plans[0]["sha256"],
-                "protocol": " or ".join(dict.fromkeys(one.plan.protocol for one in made.values())),
-                "divisor_bytes": lcm(*(one.unit for one in made.values())),
-                "safe_up_to_bytes": high, "verified_at_bytes": [],
-                "steps": max(len(block.ops) for each in blocks for block in each),
-                "threadblocks": max(map(len, blocks)),
-            })  # fmt: skip
-            if high < one.high:
-                spans.append(_nothing(span, high + 1, one.high))
-            _timed(told["sizes"], sizes, next(iter(own)), list(made.values()))
+            for low, high, sizes, made in _pieces(one, fans, library, chooser, version, deadline):
+                if not made:
+                    spans.append(_nothing(span, low, high))
+                    _timed(told["sizes"], sizes, None, [])
+                    continue
+                kept = min(high, *(each.plan.max_bytes for each in made.values()))
+                stem = f"{chooser.collective}-{len(spans) + 1:02d}"
+                named = [
+                    each.named(f"{stem}-{each.algorithm or span['engine']}-{mode}", low, kept)
+                    for mode, each in made.items()
+                ]
+                own = {f"{PLAN_FOLDER}/{each.plan.name}.json": write_plan(each.plan)
+                       for each in named}  # fmt: skip
+                texts.update(own)
+                needs |= dict.fromkeys(text for each in named for text in asks(each.plan))
+                spans.append({**_told(span, named, own), "min_bytes": low, "max_bytes": kept})
+                if kept < high:
+                    spans.append(_nothing(span, kept + 1, high))
+                _timed(told["sizes"], sizes, next(iter(own)), named)
         told["ranges"] = spans
     texts["index.json"] = json.dumps(index, indent=1) + "\n"
     texts[REGISTER] = Path(register.__file__).read_text(encoding="utf-8")
-    texts[LOADING] = _loading(index, version)
+    texts[LOADING] = _loading(index, version, list(needs))
     return texts
+
+
+def _told(span: dict[str, Any], made: Sequence[Chosen], texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the index says of a range: what it said, with its plans, by their `texts`."""
+    plans = [
+        {
+            "name": one.plan.name, "file": file, "in_place": one.plan.in_place,
+            "min_bytes": one.plan.min_bytes, "max_bytes": one.plan.max_bytes,
+            "unit_bytes": one.unit, "protocol": one.plan.protocol, "scratch_chunks": one.scratch,
+            "times_us": {str(size): us(time) for size, time in one.times.items()},
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        }
+        for one, (file, text) in zip(made, texts.items(), strict=True)
+    ]  # fmt: skip
+    blocks = [rank.blocks for one in made for rank in one.plan.ranks]
+    found = {
+        **span, "file": plans[0]["file"], "plans": plans,
+        "modes": [MODES[one.plan.in_place] for one in made], "sha256": plans[0]["sha256"],
+        "protocol": " or ".join(dict.fromkeys(one.plan.protocol for one in made)),
+        "divisor_bytes": lcm(*(one.unit for one in made)),
+        "safe_up_to_bytes": made[0].plan.max_bytes, "verified_at_bytes": [],
+        "steps": max(len(block.ops) for each in blocks for block in each),
+        "threadblocks": max(map(len, blocks)),
+    }  # fmt: skip
+    if made[0].algorithm is not None:
+        why = f"what switches copy and add takes less than a plan of {span['engine']}"
+        found |= {"engine": made[0].algorithm, "why": why, "chunks": 1, "batch": True,
+                  "sketch": None, "instances": 1}  # fmt: skip
+    return found
+
+
+def _pieces(
+    one: Range, fans: Sequence[tuple[str, Schedule]], library: "Library", chooser: Chooser,
+    version: str, deadline: Deadline,
+) -> Iterator[tuple[int, int, list[int], dict[str, Chosen]]]:  # fmt: skip
+    """Yield the parts of a range that one algorithm each serves: its ends, sizes, plans by mode."""
+    sizes = [size for size in chooser.sizes if one.low <= size <= one.high]
+    found: dict[str | None, dict[str, Chosen]] = {}
+    if one.program is not None and sizes:
+        found = _chosen(one.program, fans, library, sizes, version, deadline)
+    most = max(map(len, found.values()), default=0)
+    served = {name: made for name, made in found.items() if len(made) == most}
+
+    def slower(name: str | None, size: int) -> float:
+        return max((each.times.get(size, math.inf) for each in served[name].values()), default=0)
+
+    best = [min(served, key=lambda name: slower(name, size), default=None) for size in sizes]
+    parts = [list(part) for _, part in groupby(range(len(sizes)), key=best.__getitem__)] or [[]]
+    lows = [one.low, *(sizes[part[0]] for part in parts[1:]), one.high + 1]
+    for part, (low, after) in zip(parts, pairwise(lows), strict=True):
+        made = served[best[part[0]]] if served else {}
+        yield low, after - 1, [sizes[place] for place in part], made
+
+
+def _on_switches(machine: Topology, collective: str, size: int) -> Iterator[tuple[str, Schedule]]:
+    """Yield names and schedules of what switches copy and add, one chunk for each rank."""
+    if not machine.copies_or_adds:
+        return
+    cut = build_collective(collective, machine.num_ranks, 1)
+    problem = Problem(whole(machine), cut, chunk_size_of(cut, size), make_group(machine, ()))
+    for name, ways in IN_NETWORK.items():
+        for decisions in ways(problem):
+            schedule = problem.timed(decisions)
+            require_valid(schedule, problem.logical)
+            yield name, schedule
 
 
 def _nothing(span: dict[str, Any], low: int, high: int) -> dict[str, Any]:
@@ -443,8 +503,11 @@ def _nothing(span: dict[str, Any], low: int, high: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _loading(index: dict[str, Any], version: str) -> str:
-    """Return how the plans of an `index` are loaded by a `version` of MSCCL++."""
+def _loading(index: dict[str, Any], version: str, needs: Sequence[str]) -> str:
+    """Return how the plans of an `index` are loaded by a `version` of MSCCL++, and what they need.
+
+    The `needs` are of plans on switch channels, if there are any.
+    """
     plan = next((plan for plan in register.plans_of(index)), None)
     if plan is None:
         return "No plan was found: there is nothing to load.\n"
@@ -475,43 +538,48 @@ the process group is made, and start the program with MSCCL++'s NCCL library:
 - The ranks of a server must be neighbours (0, 1, 2, ...), as in the topology.
 - Scratch: up to {scratch} chunks of a call, four times that with packets; MSCCL++'s default is
   128 MiB.
-"""
+{"".join(f"- {text}.{chr(10)}" for text in needs)}"""
 
 
 def _chosen(
-    program: Program, library: "Library", sizes: Sequence[int], version: str, deadline: Deadline
-) -> dict[bool, Chosen]:
-    """Return the plan of each mode that a program serves, over some sizes."""
+    program: Program, fans: Sequence[tuple[str, Schedule]], library: "Library",
+    sizes: Sequence[int], version: str, deadline: Deadline,
+) -> dict[str | None, dict[str, Chosen]]:  # fmt: skip
+    """Return plans of a program (None) and of fans by name: of each mode that it serves.
+
+    Of those that are best at some of the sizes it is the one that takes least on average.
+    """
     topology = library.topology
     model = replace(model_of("executor"), measured=library.setting.measured)
     unit = ALIGNMENT * program.chunks_per_loop
     runs = [size for size in sizes if size % unit == 0]
-    if not runs:
-        return {}
-    tried = list(dict.fromkeys((runs[len(runs) // 2], runs[0], runs[-1])))
-    found: dict[bool, Chosen] = {}
+    tried = list(dict.fromkeys((runs[len(runs) // 2], runs[0], runs[-1]))) if runs else []
+    options: dict[tuple[str | None, str], dict[str, Chosen]] = defaultdict(dict)
     for mode, served in ((True, program.in_place), (False, program.out_of_place)):
-        options: dict[str, Chosen] = {}
+        word = MODES[mode].replace(" ", "")
         for size in tried if served else ():
-            if options and deadline.over:
+            if options[None, word] and deadline.over:
                 break
-            try:
-                made = best_plan(
-                    program, topology, Wanted(size, version=version, model=model), in_place=mode
-                )
-            except LoweringError:
-                continue
-            _add(options, made, runs, topology, model)
-        if options:
-            most = max(len(each.times) for each in options.values())
-            full = [each for each in options.values() if len(each.times) == most]
-            found[mode] = min(full, key=lambda each: prod(map(float, each.times.values())))
+            wanted = Wanted(size, version=version, model=model, min_bytes=0, max_bytes=MAX_BUFFER)
+            with suppress(LoweringError):
+                made = best_plan(program, topology, wanted, in_place=mode)
+                _add(options[None, word], made, runs, topology, model)
+            for name, schedule in fans:
+                with suppress(LoweringError):
+                    made = best_fan_plan(schedule, wanted, name, in_place=mode)
+                    _add(options[name, word], made, runs, schedule.topology, model, name)
+    found: dict[str | None, dict[str, Chosen]] = defaultdict(dict)
+    for (own, word), plans in options.items():
+        if plans:
+            most = max(len(each.times) for each in plans.values())
+            full = [each for each in plans.values() if len(each.times) == most]
+            found[own][word] = min(full, key=lambda each: prod(map(float, each.times.values())))
     return found
 
 
 def _add(
     options: dict[str, Chosen], made: Made, sizes: Sequence[int], topology: Topology,
-    model: ReplayModel,
+    model: ReplayModel, algorithm: str | None = None,
 ) -> None:  # fmt: skip
     plan = made.plan
     text = write_plan(plan)
@@ -521,7 +589,7 @@ def _add(
             for size in sizes
             if (time := replay_plan(plan, topology, size, model).time) is not None
         }
-        options[text] = Chosen(plan, times)
+        options[text] = Chosen(plan, times, algorithm)
 
 
 def _timed(

@@ -6,8 +6,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
-from taccl.apps.inputs import MachineOptions, asked_collective, load_network
+from taccl.apps.inputs import (
+    MachineOptions,
+    asked_collective,
+    fans_wanted,
+    load_machine,
+    load_network,
+)
 from taccl.apps.programs import serves
+from taccl.bounds import ANY
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, OutOfTimeError
 from taccl.files import read_text
@@ -55,6 +62,7 @@ class Order:
     such costs and no ``alpha_rule`` is given. With measured costs nothing is left to NCCL.
     `plans`: the version of MSCCL++, of VERSIONS, that plans are written for in place of XML; None:
     XML. The programs are then those of the executor.
+    `in_network`: whether switches may copy and add in plans, of IN_NETWORK_MODES.
     `exports`: names of EXPORTS, each a file more in the directory.
     `workshop`: makes what runs the candidates.
     `stop`, `watch`: set to end the search; called with progress.
@@ -75,6 +83,7 @@ class Order:
     nccl: Settings | None = field(default_factory=Settings)
     profile: str | None = "alpha-beta"
     plans: str | None = None
+    in_network: str = "auto"
     exports: tuple[str, ...] = ()
     stop: Event = field(default_factory=Event)
     watch: Callable[[Progress], None] = lambda _progress: None
@@ -103,6 +112,10 @@ def tune(order: Order) -> Tuned:
     clock = Deadline()
     check_place(order.output)
     topology, setting = _setting(order)
+    machine = topology
+    if fans_wanted(order.in_network, carried=order.plans is not None):
+        machine = load_machine(order.topology, MachineOptions(
+            order.nodes, order.fabric, alpha_rule=order.alpha_rule, in_network=True))  # fmt: skip
     order, end = replace(order, sizes=setting.sizes), order.sizes[-1]
     if setting.measured:
         order = replace(order, profile="measured", nccl=None)
@@ -119,16 +132,23 @@ def tune(order: Order) -> Tuned:
     budget = replace(order.budget, seconds=None if seconds is None else share * seconds)
     with locked(order.output), Journal(beside(order.output, ".journal")) as journal:
         key = digest_of(
-            ["library", run_key(setting, plan, budget), str(order.nccl), end, str(order.plans)]
+            [
+                "library",
+                run_key(setting, plan, budget),
+                str(order.nccl),
+                end,
+                str(order.plans),
+                expand_text(machine),
+            ]
         )
         done, kept = 0, journal.find(key)
         if kept is not None:
             texts = {str(name): str(text) for name, text in json.loads(kept).items()}
         else:
             bounds = {
-                name: bounds_of(topology, name, message_bytes=plan.message_bytes)
+                name: bounds_of(machine, name, message_bytes=plan.message_bytes, world=ANY)
                 if not setting.measured
-                else measured_bounds_of(topology, measured_costs(topology), name)
+                else measured_bounds_of(machine, measured_costs(topology), name, world=ANY)
                 for name in order.collectives
             }
             plan = replace(plan, bounds={
@@ -156,7 +176,7 @@ def tune(order: Order) -> Tuned:
                 deadline = Deadline() if seconds is None else Deadline.after(
                     SEARCHED * seconds, spent=clock.spent
                 )  # fmt: skip
-                texts = plan_texts(library, order.plans, deadline)
+                texts = plan_texts(library, order.plans, deadline, machine)
             texts = {**texts, "report.html": library_page(json.loads(texts["index.json"]))}
             # The same command may find more where something passed, unless its time is over.
             again = seconds is None and any(one.passing for one in outcomes)

@@ -378,6 +378,45 @@ def test_a_library_of_plans_has_right_ones_with_their_times(
     assert "--mscclpp-version: is for --runtime mscclpp" in done.err
 
 
+def test_plans_on_switch_channels_serve_sizes_at_which_they_take_less(
+    run: Run, tmp_path: Path
+) -> None:
+    machine = tmp_path / "nvls.yaml"
+    machine.write_text(NVLS)
+    tuned = {}
+    for mode in ("on", "off"):
+        place = tmp_path / mode
+        done = run("tune", machine, "allgather", "allreduce", "-b", "64K", "-e", "1M", "-f", "16",
+                   "--candidates", "1", "--runtime", "mscclpp", "--in-network", mode, "-q",
+                   "-o", place)  # fmt: skip
+        assert done.status == 0, done.err
+        tuned[mode] = json.loads((place / "index.json").read_text())
+        LibraryFile.model_validate(tuned[mode])
+        assert run("verify", *(place / "plans").iterdir()).status == 0
+        assert ("NVLS" in (place / "LOADING.md").read_text()) == (mode == "on")
+    _, sums = tuned["on"]["collectives"]
+    _, plain = tuned["off"]["collectives"]
+    assert [one["engine"] for one in sums["ranges"]] == ["nvls-one-shot", "nvls"]
+    for one, other in zip(sums["sizes"], plain["sizes"], strict=True):
+        assert other["bound_us"] > one["bound_us"] <= one["time_us"] < other["time_us"]
+    assert sums["sizes"][1]["file"].startswith("plans/allreduce-02-nvls-")
+    done = run("tune", machine, "allreduce", "--in-network", "on", "-o", tmp_path / "xml")
+    assert "--in-network: no XML can hold what switches copy and add" in done.err
+
+
+NVLS = """taccl: topology/1
+name: four-nvls
+node:
+  gpus: 4
+  switches:
+    - name: nvswitch
+      bandwidth: 450GB/s
+      alpha: 0.7us
+      multicast: {own: through}
+      reduce: {turn: rank, own: through}
+"""
+
+
 def registered(monkeypatch: pytest.MonkeyPatch, *, sums_only: bool) -> set[str]:
     """Register plans with something that has MSCCL++'s names; return the collectives served."""
     known: dict[str, dict[str, Any]] = {}
