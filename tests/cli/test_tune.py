@@ -404,6 +404,16 @@ def test_plans_on_switch_channels_serve_sizes_at_which_they_take_less(
     assert "--in-network: no XML can hold what switches copy and add" in done.err
 
 
+def test_measured_plans_are_held_to_bounds_at_what_plans_cost(run: Run, tmp_path: Path) -> None:
+    done = run("tune", "dgx-h100", "allgather", "-b", "1K", "-e", "64K", "-f", "64",
+               "--candidates", "0", "--runtime", "mscclpp", "-q", "-o", tmp_path / "h")  # fmt: skip
+    assert done.status == 0, done.err
+    index = json.loads((tmp_path / "h" / "index.json").read_text())
+    assert index["topology"]["profile"] == "measured"
+    for one in index["collectives"][0]["sizes"]:
+        assert one["bound_us"] <= one["time_us"], one["size_bytes"]
+
+
 NVLS = """taccl: topology/1
 name: four-nvls
 node:
