@@ -67,8 +67,7 @@ class RunRecord(FileModel):
     place: Literal["in", "out"]
     algorithm: Literal[
         "ring", "tree", "nccl", "rccl", "pairs", "nvls", "packets", "puts", "sharp",
-        "nvls-tree", "files",
-        "unknown",
+        "nccl-nvls", "nvls-tree", "files", "unknown",
     ]  # fmt: skip
     channels: Annotated[StrictInt, Field(ge=1, le=64, examples=[16])] = 1
     nodes: Annotated[StrictInt | None, Field(ge=1, le=1024, examples=[2])] = None
@@ -220,7 +219,8 @@ def _rounds(name: str, topology: Topology, collective: str) -> Schedule:
 
 PLANS: Mapping[str, Callable[[Topology, str], Plan | Schedule]] = {
     "nvls": _on_switches, "packets": _packets, "puts": _puts,
-    "sharp": partial(_rounds, "nvls-sharp"), "nvls-tree": partial(_rounds, "nvls-rail"),
+    "sharp": partial(_rounds, "nvls-sharp"), "nccl-nvls": partial(_rounds, "nvls"),
+    "nvls-tree": partial(_rounds, "nvls-rail"),
 }  # fmt: skip
 """What is no program of threadblocks with FIFOs, by algorithm."""
 

@@ -148,6 +148,12 @@ def test_plans_of_packets_and_puts_take_what_mscclpp_measured() -> None:
         assert max(found.values()) < most, name
 
 
+def test_sums_in_the_switch_of_a_rack_take_what_nccl_measured() -> None:
+    found = errors_of("gb200-nvl72-nvls")
+    assert len(found) == 5
+    assert max(error for size, error in found.items() if size >= 4 << 30) < 0.02
+
+
 @pytest.mark.slow
 def test_sums_in_switches_of_rails_take_what_nccl_measured() -> None:
     found = errors_of("h100-sharp")
