@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 from taccl.bounds import ANY, any_bounds, best
-from taccl.model.problem import Options
+from taccl.collectives.file import read_collective
+from taccl.model.problem import Options, Problem
 from taccl.synth.search import solve
 from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.topology.file import load_topology
 from taccl.topology.graph import FanEngine, Topology, whole
+from taccl.topology.symmetry import make_group
 from taccl.verify import verify
 from tests.in_network import able, free, nvls, problem_of, us, ways
 from tests.sweep import for_each
@@ -88,6 +91,23 @@ def test_every_algorithm_takes_its_formula_where_alpha_is_nothing() -> None:
         bound = best(any_bounds(whole(topology), collective, 84_000_000, world=ANY)).time
         assert schedule.makespan >= bound
         assert verify(schedule) == [], name
+
+
+def test_what_a_file_asks_for_is_one_batch_on_one_switch(tmp_path: Path) -> None:
+    """Of 4 ranks at 1 GB/s, 1 us a crossing, chunks of 1 KB."""
+    chunks = (
+        "  - {id: 0, input: {0: 0%s}, output: {1: 0, 2: 0, 3: 0}}\n"
+        "  - {id: 1, input: {2: 0%s}, output: {1: 1, 3: 1}}\n"
+    )
+    for reduces, more, took in (("false", ("", ""), 3), ("true", (", 3: 0", ", 1: 0"), 5)):
+        path = tmp_path / "c.yaml"
+        path.write_text(f"taccl: collective/1\nname: some\nranks: 4\nreduces: {reduces}\nchunks:\n"
+                        + chunks % more)  # fmt: skip
+        collective, topology = read_collective(str(path)), nvls()
+        problem = Problem(whole(topology), collective, Fraction(1000), make_group(topology, ()))
+        (schedule,) = (problem.timed(decisions) for decisions in IN_NETWORK["nvls"](problem))
+        assert us(schedule) == took, reduces
+        assert verify(schedule) == []
 
 
 def test_a_pipeline_over_servers_takes_its_busiest_port_but_for_the_fill() -> None:

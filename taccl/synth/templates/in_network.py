@@ -5,7 +5,7 @@ For n ranks on one switch, a buffer of S bytes, ports of beta and one whole cros
 ============== ======================================================================
 nvls           allreduce 2 alpha + (1 + 1/n) beta S (own local 2 alpha + beta S); allgather and
                reducescatter alpha + beta S (own local (n-1)/n beta S); broadcast and reduce
-               alpha + beta S
+               alpha + beta S; what a file asks for alpha (2 of sums) and the busiest port
 nvls-one-shot  allreduce alpha + n beta S (own local (n-1) beta S): all copy to all, then add
 sharp          allreduce alpha of the tree + beta' S, one tree over switches that turns in one;
                beta' is that of the slowest port, engine or window
@@ -168,19 +168,24 @@ def _joined(problem: Problem, ranks: Sequence[Rank]) -> bool:
 
 
 def _one_batch(problem: Problem) -> Iterator[Decisions]:
-    """Yield one batch of one fan for each rank that owns chunks."""
-    collective, topology = problem.collective, problem.topology
-    everyone = range(topology.num_ranks)
-    way = Way(problem)
-    turns: dict[Rank, list[int]] = defaultdict(list)
+    """Yield one batch of a fan for each chunk, which turns at its owner or another of its ranks.
+
+    Chunks of one fan go along it together. Nothing where no chunk is for several, or of several.
+    """
+    collective, way = problem.collective, Way(problem)
+    fans: dict[tuple[Rank, tuple[Rank, ...], tuple[Rank, ...]], list[int]] = defaultdict(list)
     for chunk, owner in enumerate(collective.owner.tolist()):
-        turns[owner if collective.root is None else collective.root].append(chunk)
-    for rank, chunks in turns.items():
-        others = [other for other in everyone if other != rank]
-        fan = _fan(
-            topology, rank, others if collective.reduces else (),
-            others if collective.name in ("allreduce", "allgather", "broadcast") else (),
-        )  # fmt: skip
+        sources, targets = collective.sources(chunk), collective.targets(chunk)
+        ends = targets if collective.reduces else sources
+        turn = owner if owner in ends else min(ends)
+        into = {*sources} - {turn} if collective.reduces else set()
+        out = {*targets} - {turn} if collective.reduces else {*targets} - {*sources}
+        if into or out:
+            fans[turn, tuple(sorted(into)), tuple(sorted(out))].append(chunk)
+    if not any(len(into) > 1 or len(out) > 1 for _, into, out in fans):
+        return
+    for (turn, before, after), chunks in fans.items():
+        fan = _fan(problem.topology, turn, before, after)
         if fan is None:
             return
         way.add(chunks, fan, reduce=collective.reduces, on=0)
@@ -189,20 +194,16 @@ def _one_batch(problem: Problem) -> Iterator[Decisions]:
         yield made
 
 
-FANNED = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
-
-
 def nvls(problem: Problem) -> Iterator[Decisions]:
     """Yield the `problem` as one batch on one switch that joins all ranks."""
-    if problem.collective.name in FANNED and _joined(problem, range(problem.topology.num_ranks)):
+    if _joined(problem, range(problem.topology.num_ranks)):
         yield from _one_batch(problem)
 
 
 def multicast_tree(problem: Problem) -> Iterator[Decisions]:
     """Yield the `problem` as one batch of trees over several switches."""
-    if problem.collective.name in FANNED[1:] and not _joined(
-        problem, range(problem.topology.num_ranks)
-    ):
+    everyone = range(problem.topology.num_ranks)
+    if problem.collective.name != "allreduce" and not _joined(problem, everyone):
         yield from _one_batch(problem)
 
 
