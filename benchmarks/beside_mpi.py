@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from taccl.apps.running import SHARED_MEMORY, Asked, load_job, run_jobs
-from taccl.report.tables import aligned
+from taccl.report.text import aligned
 
 RANKS, CALLS, REPEATS = 8, 20, 7
 SIZES = tuple(1 << power for power in range(10, 25, 2))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from benchmarks.sections import replace_section
 from taccl.apps.inputs import MachineOptions, load_machine
 from taccl.apps.running import load_job, measure_links, measured_network, over, probes_told, rows_of
-from taccl.report.tables import aligned
+from taccl.report.text import aligned
 from taccl.run.emulate import emulated, own_scale, scaled
 from taccl.run.job import Call, whole_calls
 from taccl.topology.core_form import topology_document

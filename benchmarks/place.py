@@ -14,8 +14,7 @@ from fractions import Fraction
 
 from taccl.apps.placing import Question, program_of
 from taccl.imports.measured import Measurements, measured_topology
-from taccl.placement.objective import Replays
-from taccl.placement.search import Limits, Order, search, servers_of
+from taccl.placement import Limits, Order, Replays, search, servers_of
 from taccl.replay.cost import model_of
 from taccl.topology.graph import Topology
 from taccl.units import Time

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.sections import replace_section
 from benchmarks.seeds_rows import CLOSE, ROWS, Row
-from taccl.report.tables import aligned
+from taccl.report.text import aligned
 
 HEAD = ("seed", "paper", "model", "ceiling", "verdict", "compared", "missing")
 

@@ -25,15 +25,14 @@ from taccl.collectives import build_collective
 from taccl.files import Document
 from taccl.model.problem import problem_of
 from taccl.model.schedule import Schedule
-from taccl.placement.search import Limits
+from taccl.placement import Limits
 from taccl.replay.disturbed import Load, Setup, disturbed, percentile
 from taccl.replay.scenario import ScenarioFile, bind
 from taccl.synth.templates.classical import classical_schedules
 from taccl.topology.edit import Loss, degrade
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Multicast, Reduction, Topology
-from taccl.training.expansion import expanded, period_of
-from taccl.training.operations import meetings_of
+from taccl.training.operations import expanded, meetings_of, period_of
 from taccl.training.simulation import Step, played
 from taccl.training.workload import workload_of
 from taccl.units import PS_PER_S, PS_PER_US, Time

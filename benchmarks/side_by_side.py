@@ -17,10 +17,9 @@ from pathlib import Path
 from benchmarks.sections import replace_section
 from taccl.apps.inputs import MachineOptions, load_machine
 from taccl.apps.stepping import CallCosts, Price, under
-from taccl.report.tables import aligned
+from taccl.report.text import aligned
 from taccl.topology.graph import Topology
-from taccl.training.expansion import expanded
-from taccl.training.operations import Call, Meeting, Operation, Work
+from taccl.training.operations import Call, Meeting, Operation, Work, expanded
 from taccl.training.simulation import Cost, Step, simulate
 from taccl.training.workload import workload_of
 from taccl.units import Time, parse_size

@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 
 from taccl.imports.chakra import COLLECTIVE, COMP, METADATA, framed, messages
-from taccl.report.tables import aligned
+from taccl.report.text import aligned
 
 NODES = 9999
 """Of the trace, and one that names its groups."""

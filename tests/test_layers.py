@@ -48,7 +48,7 @@ ONLY_IN = {
     "ortools": {
         "synth/templates/nccl_kernels.py",
         "synth/milp.py", "synth/exact", "synth/steps_rounds.py", "synth/flow", "prices/packing.py",
-        "placement", "bounds",
+        "placement.py", "bounds",
     },
     "google": {"imports/chakra.py"},
     "igraph": {"topology/symmetry.py"},

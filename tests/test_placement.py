@@ -16,13 +16,15 @@ from taccl.errors import InputError, ProgramError, TacclWarning
 from taccl.imports.measured import Measurements, measured_topology
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import Program
-from taccl.placement.objective import Replays, permuted_program, permuted_topology
-from taccl.placement.search import (
+from taccl.placement import (
     Limits,
+    Replays,
     Servers,
     flat,
     moved,
     moves,
+    permuted_program,
+    permuted_topology,
     ring_bound,
     ring_of,
     search,

@@ -34,7 +34,7 @@ from taccl.replay.compile import Columns
 from taccl.replay.cost import charged_network, model_of, of_plans, sharing_of
 from taccl.replay.plans import replay_plan
 from taccl.replay.timing import Timing
-from taccl.report.tables import aligned, one_line
+from taccl.report.text import aligned, one_line
 from taccl.synth.templates.classical import classical_schedules
 from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.synth.templates.nccl_kernels import KERNELS, all_pairs_program, exchange_program

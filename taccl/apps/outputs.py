@@ -33,9 +33,9 @@ from taccl.replay.timing import traces
 from taccl.report.explain import Explanation, explanation_text
 from taccl.report.export_chakra import chakra_traces
 from taccl.report.html import View, page, schedule_data, timeline_data
-from taccl.report.played import Played
-from taccl.report.tables import NcclTime, candidate_lines, candidate_rows, columns_of, us
-from taccl.report.trace import chrome_trace, schedule_trace
+from taccl.report.played import Played, chrome_trace, schedule_trace
+from taccl.report.tables import NcclTime, candidate_lines, candidate_rows, columns_of
+from taccl.report.text import us
 from taccl.synth.search import turns_of
 from taccl.topology.graph import Topology
 from taccl.units import Time, counted, format_size, format_time, gigabytes_per_second, microseconds

@@ -26,8 +26,18 @@ from taccl.imports.measured import measured_topology, read_measurements
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import Program
 from taccl.msccl.xml import read_xml, write_xml
-from taccl.placement.objective import Replays, permuted_program, permuted_topology
-from taccl.placement.search import Found, Limits, Order, flat, link_counts, search, servers_of
+from taccl.placement import (
+    Found,
+    Limits,
+    Order,
+    Replays,
+    flat,
+    link_counts,
+    permuted_program,
+    permuted_topology,
+    search,
+    servers_of,
+)
 from taccl.replay.cost import model_of
 from taccl.replay.timing import Timing
 from taccl.synth.templates.classical import CLASSICAL

@@ -26,7 +26,7 @@ from taccl.imports.nccl_tests import Measured, read_runs
 from taccl.model.schedule import Schedule
 from taccl.msccl.program import Program
 from taccl.replay.plans import protocol_of
-from taccl.report.tables import aligned, one_line
+from taccl.report.text import aligned, one_line
 from taccl.topology.core_form import topology_document
 from taccl.topology.file import document_of, document_text, load_topology
 from taccl.topology.graph import ProgramCosts, Topology

@@ -27,8 +27,16 @@ from taccl.report.steps import Policy, Stepped, What
 from taccl.topology.edit import among
 from taccl.topology.file import unreachable_pair
 from taccl.topology.graph import EdgeId, Rank, Topology, whole
-from taccl.training.expansion import expanded, period_of, with_policy
-from taccl.training.operations import Call, Meeting, Work, meetings_of, read_work
+from taccl.training.operations import (
+    Call,
+    Meeting,
+    Work,
+    expanded,
+    meetings_of,
+    period_of,
+    read_work,
+    with_policy,
+)
 from taccl.training.simulation import Cost, Step, played
 from taccl.training.workload import Workload
 from taccl.units import Time, parse_beta, parse_time

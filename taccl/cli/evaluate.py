@@ -180,7 +180,7 @@ def _evaluate_groups(
 
     Raises InputError when an option is `given` that is not for them.
     """
-    from taccl.groups.directory import play_groups, played_record, played_text
+    from taccl.groups import play_groups, played_record, played_text
     from taccl.replay.cost import model_of
 
     for option, value in given.items():
@@ -248,9 +248,8 @@ def bound(
     )
     from taccl.collectives import PIECES
     from taccl.collectives.groups import is_groups, read_groups
-    from taccl.groups.directory import bounded_record
-    from taccl.groups.directory import bounded_text as groups_bounded
-    from taccl.groups.solve import bound_groups
+    from taccl.groups import bound_groups, bounded_record
+    from taccl.groups import bounded_text as groups_bounded
     from taccl.report.tables import bounded_json, bounded_table, bounded_text
 
     fans = fans_wanted(in_network, carried=True)

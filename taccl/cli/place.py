@@ -98,7 +98,7 @@ def place(
     from taccl.apps.placing import Question, files_of, placed_json, placed_text
     from taccl.apps.placing import place as solve
     from taccl.files import check_outputs, write_all_atomic
-    from taccl.placement.search import Limits
+    from taccl.placement import Limits
 
     outputs = {
         "rankfile": ("--rankfile", rankfile), "hostfile": ("--hostfile", hostfile),

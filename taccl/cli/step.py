@@ -113,8 +113,7 @@ def step(
     from taccl.apps.stepping import step as solve
     from taccl.files import check_outputs, write_all_atomic
     from taccl.report.steps import as_object, as_text, step_page, step_trace
-    from taccl.training.expansion import expanded
-    from taccl.training.operations import graph_text
+    from taccl.training.operations import expanded, graph_text
     from taccl.training.workload import Workload
 
     files = (workload, *(traces or ()))

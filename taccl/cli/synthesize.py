@@ -309,8 +309,7 @@ def _at_once(
     as_json: bool, quiet: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Solve groups, write their programs to a directory, and print what they take together."""
-    from taccl.groups.directory import check_directory, record, summary, write_groups
-    from taccl.groups.solve import synthesize_groups
+    from taccl.groups import check_directory, record, summary, synthesize_groups, write_groups
 
     if output is not None:
         if is_stdout(output):

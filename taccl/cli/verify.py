@@ -106,7 +106,7 @@ def verify(
             field="--bitwise-consistent" if bitwise else "--size", fix="leave out one of the two",
         )  # fmt: skip
     from taccl.files import read_bytes
-    from taccl.groups.directory import files_in, wanted
+    from taccl.groups import files_in, wanted
     from taccl.msccl.verdict import Question, Verdict, judge_for, judge_for_each
     from taccl.mscclpp.interpret import is_plan, judge_text
     from taccl.mscclpp.plan import NEWEST

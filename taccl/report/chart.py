@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, floor, log10
 
-from taccl.report.tables import escaped
+from taccl.report.text import escaped
 from taccl.units import format_size
 
 COLOURS = (

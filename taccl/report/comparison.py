@@ -17,7 +17,7 @@ from taccl.collectives import busbw_factor
 from taccl.replay.sweep import Row
 from taccl.report.chart import BOUND, COLOURS, LINE, STYLE, Box, Line, diagram, legend, style_of
 from taccl.report.export import TUNER_HEAD, tuner_row
-from taccl.report.tables import aligned, csv_text, escaped, number_text, us, us_text
+from taccl.report.text import aligned, csv_text, escaped, number_text, us, us_text
 from taccl.units import Time, format_size, gigabytes_per_second
 
 KINDS = ("algorithm", "file", "nccl", "nccl-way")

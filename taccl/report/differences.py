@@ -9,7 +9,7 @@ import numpy as np
 
 from taccl.bounds import POINT_TO_POINT, any_bounds, best
 from taccl.errors import InputError
-from taccl.report.tables import aligned, us
+from taccl.report.text import aligned, us
 from taccl.topology.file import topology_document
 from taccl.topology.graph import Topology, whole
 from taccl.topology.structure import gigabytes, rank_rates, slowest_edges, unlike

@@ -19,7 +19,7 @@ from taccl.bounds import any_of
 from taccl.replay.interpreter import Span, Trace, Why
 from taccl.replay.sweep import Row
 from taccl.report.played import Played
-from taccl.report.tables import one_line, us
+from taccl.report.text import one_line, us
 from taccl.topology.graph import Topology
 from taccl.units import Time, counted, exact_us, format_size
 

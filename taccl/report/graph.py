@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.errors import InputError
-from taccl.report.tables import aligned, escaped, printable
+from taccl.report.text import aligned, escaped, printable
 from taccl.topology.file import MAX_TOLD
 from taccl.topology.graph import Edge, LogicalTopology, Topology
 from taccl.topology.structure import FREE, gigabytes, homes, rank_rates, slowest_edges

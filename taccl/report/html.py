@@ -42,7 +42,8 @@ from taccl.report.chart import BOUND, Line, chart, style_of
 from taccl.report.explain import Explanation
 from taccl.report.graph import heat_colour, heat_scale, lines_of, loaded_svg
 from taccl.report.played import Played, link_text
-from taccl.report.tables import NcclTime, best_of_engines, escaped, number_text, us_text, verdict
+from taccl.report.tables import NcclTime, best_of_engines, verdict
+from taccl.report.text import escaped, number_text, us_text
 from taccl.timing.retiming import fan_uses
 from taccl.topology.graph import Topology
 from taccl.units import Time, counted, format_size, gigabytes_per_second

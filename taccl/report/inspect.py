@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from taccl.msccl.program import RECEIVES, SENDS, Op, Program
 from taccl.msccl.runtimes import UNLIMITED
-from taccl.report.tables import aligned
+from taccl.report.text import aligned
 from taccl.units import format_size
 
 MAX_PAIRS = 64

@@ -10,9 +10,17 @@ from numpy.typing import NDArray
 
 from taccl.collectives import busbw_factor
 from taccl.msccl.program import Program
-from taccl.report.played import Played, block_label, chunks_text
-from taccl.report.tables import aligned, number_text
-from taccl.report.trace import Event, events_of, head_of, metadata, trace_text
+from taccl.report.played import (
+    Event,
+    Played,
+    block_label,
+    chunks_text,
+    events_of,
+    head_of,
+    metadata,
+    trace_text,
+)
+from taccl.report.text import aligned, number_text
 from taccl.units import Time, format_size
 
 

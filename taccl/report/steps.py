@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-from taccl.report.tables import aligned, escaped, one_line
+from taccl.report.text import aligned, escaped, one_line
 from taccl.training.operations import COMPUTE, Work
 from taccl.training.simulation import Step
 from taccl.units import Time, format_size, format_time, microseconds
@@ -150,7 +150,7 @@ def as_text(found: Stepped) -> str:
 
 def step_trace(found: Stepped) -> str:
     """Return the steps as Chrome trace JSON: a process a class of ranks, a thread a stream."""
-    from taccl.report.trace import trace_text
+    from taccl.report.played import trace_text
 
     head = {
         "workload": found.work.name, "topology": found.topology,
@@ -161,7 +161,7 @@ def step_trace(found: Stepped) -> str:
 
 def _events(work: Work, step: Step) -> Iterator[dict[str, object]]:
     """Yield the names of processes and threads, and the spans of all operations."""
-    from taccl.report.trace import metadata
+    from taccl.report.played import metadata
 
     for number, own in enumerate(work.operations):
         ranks = [str(rank) for rank, one in enumerate(work.class_of) if one == number]

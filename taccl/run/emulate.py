@@ -32,7 +32,7 @@ from pathlib import Path
 
 from taccl.errors import InputError
 from taccl.msccl.program import Program
-from taccl.placement.objective import permuted_topology
+from taccl.placement import permuted_topology
 from taccl.replay.compile import ROUTED, wire
 from taccl.run.loop import Wire
 from taccl.run.messages import Way

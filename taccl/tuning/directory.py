@@ -33,7 +33,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from taccl.errors import InputError
 from taccl.files import FileModel, load_model
-from taccl.report.tables import aligned, number_text
+from taccl.report.text import aligned, number_text
 from taccl.tuning.exports import EXPORTS
 from taccl.units import counted, format_size
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from taccl.collectives import COLLECTIVES, busbw_factor
 from taccl.errors import InputError, TacclWarning
-from taccl.report.tables import aligned, csv_text, printable, us
+from taccl.report.text import aligned, csv_text, printable, us
 from taccl.units import PS_PER_S, PS_PER_US, Time, gigabytes_per_second
 
 Index = Mapping[str, Any]

@@ -45,7 +45,7 @@ from taccl.replay.nccl import described
 from taccl.replay.plans import replay_plan
 from taccl.replay.sweep import BoundAt
 from taccl.report.export import TUNER_HEAD, tuner_row
-from taccl.report.tables import us
+from taccl.report.text import us
 from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.timing.deadline import Deadline
 from taccl.topology.graph import Topology, whole

@@ -16,7 +16,8 @@ from taccl.report.chart import BOUND, STYLE, Line, chart, style_of
 from taccl.report.graph import heat_colour, loaded_svg
 from taccl.report.html import Data, timeline_data
 from taccl.report.played import play
-from taccl.report.tables import escaped, verdict
+from taccl.report.tables import verdict
+from taccl.report.text import escaped
 from taccl.topology.file import load_topology
 from taccl.units import gigabytes_per_second
 

@@ -12,7 +12,7 @@ from taccl.apps.programs import textbook_program
 from taccl.collectives import build_collective
 from taccl.collectives.groups import Groups, Instance, relays_of, union_of
 from taccl.errors import InputError, NoScheduleError
-from taccl.groups.solve import bound_groups, check_groups, synthesize_groups
+from taccl.groups import bound_groups, check_groups, synthesize_groups
 from taccl.model.problem import Options, problem_of
 from taccl.replay.cost import model_of
 from taccl.replay.disturbed import Placed, on_ranks, times_together
@@ -183,7 +183,7 @@ def test_what_is_too_large_to_replay_is_told_by_its_schedules(
     def refuse(*_: object) -> None:
         raise InputError("too many messages")
 
-    monkeypatch.setattr("taccl.groups.solve.times_together", refuse)
+    monkeypatch.setattr("taccl.groups.times_together", refuse)
     two = [Instance("a", n, "allgather", 4000, (2 * n, 2 * n + 1), chunks=1) for n in (0, 1)]
     told: list[str] = []
     request = replace(asked(2, programs=True, engine="ring"), report=told.append)

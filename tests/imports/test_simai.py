@@ -6,7 +6,7 @@ import pytest
 
 from taccl.errors import InputError
 from taccl.imports.workloads import read_simai
-from taccl.training.expansion import expanded
+from taccl.training.operations import expanded
 from taccl.training.workload import Workload
 from tests.sweep import for_each
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from taccl.report.played import Played
-from taccl.report.trace import chrome_trace
+from taccl.report.played import Played, chrome_trace
 from tests.report.played_programs import deadlocked, random_replays, ring4, tiny
 from tests.sweep import for_each
 

@@ -7,8 +7,7 @@ import pytest
 from taccl.errors import InputError
 from taccl.files.read import parse_document
 from taccl.training import operations
-from taccl.training.expansion import expanded
-from taccl.training.operations import Call, Operation, Work, graph_text, read_work
+from taccl.training.operations import Call, Operation, Work, expanded, graph_text, read_work
 from taccl.training.simulation import Cost, played, simulate
 from tests.training.workloads import MS, by_size, priced, uniform, workload
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl.errors import InputError
-from taccl.training.expansion import expanded
-from taccl.training.operations import COMPUTE, Call, Operation, Work, classes
+from taccl.training.operations import COMPUTE, Call, Operation, Work, classes, expanded
 from taccl.training.simulation import FULL, Cost, fair_rates, played, simulate
 from tests.training.workloads import MS, by_size, priced, step_of, uniform, workload
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from taccl.errors import InputError
-from taccl.training.expansion import buckets_of, expanded, pieces_of
+from taccl.training.operations import buckets_of, expanded, pieces_of
 from taccl.training.workload import SyncRecord
 from tests.training.workloads import uniform, workload
 

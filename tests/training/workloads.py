@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from taccl.files.read import parse_document
-from taccl.training.expansion import expanded
-from taccl.training.operations import Call, Work, meetings_of
+from taccl.training.operations import Call, Work, expanded, meetings_of
 from taccl.training.simulation import Cost, Step, played
 from taccl.training.workload import Workload, read_workload
 

@@ -1,1 +1,0 @@
-"""Which host takes which rank: orders, their replayed time, a search, and what is written."""
