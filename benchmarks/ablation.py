@@ -166,7 +166,7 @@ def _one(old: Sequence[object] | Mapping[str, object]) -> object:
 
 
 GUIDED, FLOW = "taccl.synth.guided.engine.", "taccl.synth.flow.engine."
-STAGED = "taccl.synth.staged.engine."
+STAGED = "taccl.synth.staged."
 PROGRAMS = "taccl.apps.programs."
 IN_GUIDED, IN_FLOW = ("--engine guided",), ("--engine flow",)
 SUMS = ("allreduce --nodes 2 --engine guided", "fat-tree allreduce", "torus2d:4x4 allreduce")

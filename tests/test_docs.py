@@ -28,7 +28,7 @@ from taccl.msccl.runtimes import RUNTIMES
 from taccl.replay.scenario import read_scenario
 from taccl.sketch import apply_sketch, load_sketch, shipped_sketches
 from taccl.synth.search import engine_names
-from taccl.synth.staged.engine import staged
+from taccl.synth.staged import staged
 from taccl.topology.file import load_topology, shipped_topologies
 from taccl.topology.graph import whole
 from taccl.topology.lint import RULES as LINT_RULES

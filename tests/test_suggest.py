@@ -18,7 +18,7 @@ from taccl.sketch import apply_sketch
 from taccl.sketch.native import Sketch, read_native
 from taccl.sketch.restrict import Mask, fewest_hops
 from taccl.sketch.suggest import Machine, chunks, internode, links, suggest_sketch
-from taccl.synth.staged.engine import first_schedules, staged
+from taccl.synth.staged import first_schedules, staged
 from taccl.topology.file import load_topology, shipped_topologies, topology_from_document
 from taccl.topology.graph import LogicalTopology, Topology
 from taccl.verify import verify

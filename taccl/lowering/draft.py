@@ -7,7 +7,7 @@ that a rank wants stays in its input: own chunks are copied to the output, which
 identity and out of place is needed. Own chunks that travel with relayed ones are copied to scratch,
 where those are, at the start.
 
-Where a schedule packs (packing.py), chunks that are no neighbours are copied side by side before
+Where a schedule packs, chunks that are no neighbours are copied side by side before
 they are sent. What a rank wants is copied to its output when it has arrived; what it only relays
 stays where it arrived.
 

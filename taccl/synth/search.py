@@ -33,7 +33,7 @@ from taccl.synth.greedy import greedy_routes
 from taccl.synth.guided.engine import guided
 from taccl.synth.message_coalescing import in_groups, in_one_piece
 from taccl.synth.plan import in_turns, rows_of_routes
-from taccl.synth.staged.engine import staged
+from taccl.synth.staged import staged
 from taccl.synth.templates.classical import CLASSICAL, run_classical, textbook_schedule
 from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.timing.deadline import Deadline

@@ -100,7 +100,7 @@ def test_the_second_interrupt_says_which_files_were_written(
 def test_json_says_that_the_search_was_interrupted(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    staged = import_module("taccl.synth.staged.engine")
+    staged = import_module("taccl.synth.staged")
     search = staged.route
 
     def interrupted(

@@ -12,7 +12,7 @@ from taccl.model.problem import Options, Problem, Status
 from taccl.synth.exact.engine import exact
 from taccl.synth.exact.model import Neighbours, Parts, build, flows_of, make_scale
 from taccl.synth.exact.solve import Solution, is_long, solve_model
-from taccl.synth.staged.engine import first_schedules
+from taccl.synth.staged import first_schedules
 from taccl.topology.file import load_topology
 from taccl.verify import verify
 from tests.sweep import for_each

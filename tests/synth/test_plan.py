@@ -6,7 +6,7 @@ from fractions import Fraction
 from taccl.model.routes import build_network
 from taccl.synth.greedy import greedy_routes
 from taccl.synth.plan import plan_decisions, plan_routes, rows_of, rows_of_routes
-from taccl.synth.staged.routing import route
+from taccl.synth.staged import route
 from taccl.topology.graph import Topology, whole
 from tests.generators import build, ring4
 from tests.synth.problems import QUICK, problem_of

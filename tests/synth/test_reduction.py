@@ -4,7 +4,7 @@ import pytest
 
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule
-from taccl.synth.staged.engine import exchanged, ordered, partners_of, staged
+from taccl.synth.staged import exchanged, ordered, partners_of, staged
 from taccl.topology.file import load_topology
 from taccl.verify import verify
 from tests.generators import pair, random_problem

@@ -8,7 +8,7 @@ import pytest
 
 from taccl.model.routes import Arc, Demand, Network, Routes, build_network, connections
 from taccl.synth.greedy import from_root, greedy_routes
-from taccl.synth.staged.routing import policy_of, reached, route
+from taccl.synth.staged import policy_of, reached, route
 from taccl.topology.graph import LogicalTopology, Topology, whole
 from tests.generators import build, pair, ring4, star5, twin2x2
 from tests.synth.problems import QUICK, problem_of

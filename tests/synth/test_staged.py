@@ -10,7 +10,7 @@ from taccl.model.problem import Problem, Status
 from taccl.model.routes import build_network
 from taccl.synth.greedy import greedy_routes, routes_of
 from taccl.synth.plan import Plan, plan_routes
-from taccl.synth.staged.engine import _polished, ordered, staged
+from taccl.synth.staged import _polished, ordered, staged
 from taccl.topology.file import load_topology
 from tests.generators import random_problem, ring4
 from tests.sweep import for_each
@@ -67,7 +67,7 @@ def test_messages_are_modelled_with_routes_for_few_chunks_only(
     network = build_network(problem)
     plan = plan_routes(network, routes_of(network, greedy_routes(network)))
     asked_for: list[Problem] = []
-    engine = sys.modules["taccl.synth.staged.engine"]  # the name in the package is the function
+    engine = sys.modules["taccl.synth.staged"]  # the name in the package is the function
     monkeypatch.setattr(engine, "improve_order", lambda schedule, *_, **__: (schedule, 0))
     monkeypatch.setattr(engine, "flows_of", asked_for.append)
     clock = replace(options, deterministic=True, time_limit=24.0).begin(2.0)

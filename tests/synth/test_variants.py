@@ -6,7 +6,7 @@ import pytest
 
 from taccl.errors import NoScheduleError
 from taccl.model.routes import Network
-from taccl.synth.staged.routing import ROUTE_RESTRICTIONS, networks
+from taccl.synth.staged import ROUTE_RESTRICTIONS, networks
 from taccl.topology.graph import whole
 from tests.generators import ring4, star5, twin2x2
 from tests.synth.problems import problem_of

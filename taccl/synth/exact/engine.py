@@ -16,7 +16,7 @@ from taccl.model.problem import Bound, Options, Problem, Result, Status, reduces
 from taccl.model.schedule import Schedule
 from taccl.synth.exact.model import Flows, flows_of
 from taccl.synth.exact.solve import MAX_INTERVALS, is_long, solve_model
-from taccl.synth.staged.engine import first_schedules, staged
+from taccl.synth.staged import first_schedules, staged
 from taccl.synth.steps_rounds import Size, in_rounds
 from taccl.synth.templates.classical import CLASSICAL, Trial, schedules_of
 from taccl.timing.deadline import Deadline

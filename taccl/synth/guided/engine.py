@@ -28,8 +28,7 @@ from taccl.synth.guided.scheduler_state import MOST_PAIRS, Begin, Field, Numbers
 from taccl.synth.guided.search import Effort, Floats, Found, compiled, search, taught_prices
 from taccl.synth.message_coalescing import MOST_ROWS, coarser, cut_and_joined
 from taccl.synth.plan import in_turn, plan_decisions, rows_of
-from taccl.synth.staged.engine import ordered
-from taccl.synth.staged.routing import networks
+from taccl.synth.staged import networks, ordered
 from taccl.synth.templates.classical import grid_schedules
 from taccl.synth.time_reversal import mirrored, played_backwards
 from taccl.timing.deadline import Deadline

@@ -1,1 +1,0 @@
-"""Engine ``taccl``: TACCL's three stages."""
