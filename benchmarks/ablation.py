@@ -25,8 +25,8 @@ from benchmarks.sections import replace_section
 from taccl.__main__ import run as run_taccl
 from taccl.apps.programs import Target, lowering_of
 from taccl.errors import TacclError
-from taccl.model.arcs import Arcs
 from taccl.model.problem import Options
+from taccl.model.routes import Arcs
 from taccl.synth.flow.engine import Limits
 from taccl.synth.list_scheduler import load_of
 from taccl.synth.plan import Adjacency

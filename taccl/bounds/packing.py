@@ -27,8 +27,15 @@ from taccl.bounds.flow import rounded
 from taccl.bounds.latency import farthest
 from taccl.bounds.net import Crossing, IntArray, Net, proved_orbits, tasks_of
 from taccl.collectives import Collective
-from taccl.prices.packing import PackingInstance, best_prices, look_alike
-from taccl.prices.pricing import Floats, Kind, PricingProblem, cheapest
+from taccl.prices.packing import (
+    Floats,
+    Kind,
+    PackingInstance,
+    PricingProblem,
+    best_prices,
+    cheapest,
+    look_alike,
+)
 
 MOST_LINKS = 400_000
 """Above this the trees take too long; there are as many where all ranks share a switch."""

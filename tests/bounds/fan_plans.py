@@ -20,7 +20,7 @@ from scipy.optimize import linprog
 from taccl.bounds import ANY, any_curves
 from taccl.bounds.net import Net, make_net
 from taccl.collectives import Collective, build_collective
-from taccl.prices.pricing import Floats
+from taccl.prices.packing import Floats
 from taccl.topology.graph import Edge, Multicast, Reduction, Switch, Topology, whole
 from taccl.units import Time
 

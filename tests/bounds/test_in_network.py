@@ -20,12 +20,12 @@ from taccl.bounds import (
     any_of,
     best,
     packing,
-    partitions,
+    reduce,
 )
 from taccl.bounds.arrival_curves import fluid
 from taccl.bounds.cut import edges_used
 from taccl.bounds.net import Task
-from taccl.bounds.partitions import partition_crossings
+from taccl.bounds.reduce import partition_crossings
 from taccl.collectives import build_collective
 from taccl.prices.arborescence import cheapest_from, steiner_tree
 from taccl.topology.file import load_topology, shipped_topologies
@@ -114,7 +114,7 @@ def test_no_bound_is_above_what_random_fans_reach(monkeypatch: pytest.MonkeyPatc
 def test_whatever_the_solver_says_what_is_proved_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     topology = able(load_topology("leaf-spine:2x2x1"), "leaf")
     net = station_net(topology, build_collective("allreduce", 4, 1))
-    some, others, solve = (0, 1, 2), (1, 2, 3), partitions._solve
+    some, others, solve = (0, 1, 2), (1, 2, 3), reduce._solve
 
     def slope() -> float:
         (crossing,) = partition_crossings(net, [Task(some, some, 1), Task(others, others, 2)])
@@ -125,12 +125,12 @@ def test_whatever_the_solver_says_what_is_proved_holds(monkeypatch: pytest.Monke
     true = slope()
     random = np.random.default_rng(1)
 
-    def lies(arcs: partitions.Arcs, rows: list[partitions.Row], shares: list[Fraction]) -> object:
+    def lies(arcs: reduce.Arcs, rows: list[reduce.Row], shares: list[Fraction]) -> object:
         found = solve(arcs, rows, shares)
         assert found is not None
         return tuple(each * random.uniform(0, 3, each.shape) for each in found)
 
-    monkeypatch.setattr(partitions, "_solve", lies)
+    monkeypatch.setattr(reduce, "_solve", lies)
     for _ in range(20):
         assert 0 < slope() <= true * (1 + 1e-6)
 

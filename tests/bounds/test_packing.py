@@ -12,8 +12,7 @@ from taccl.bounds.cut import cut_crossings
 from taccl.bounds.net import make_net
 from taccl.bounds.packing import packing_crossings
 from taccl.collectives import Collective, build_collective
-from taccl.prices.packing import PackingInstance
-from taccl.prices.pricing import Floats
+from taccl.prices.packing import Floats, PackingInstance
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology
 from taccl.topology.graph import whole as unrestricted

@@ -1,7 +1,6 @@
 """Arcs in columns say what routes.py says arc by arc."""
 
-from taccl.model.arcs import arcs_of, wanted_of
-from taccl.model.routes import build_network
+from taccl.model.routes import arcs_of, build_network, wanted_of
 from tests.generators import random_problem
 from tests.sweep import for_each
 

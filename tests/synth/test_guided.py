@@ -9,9 +9,8 @@ import pytest
 
 from taccl.apps import logical_group
 from taccl.errors import NoScheduleError
-from taccl.model.arcs import Arcs, Wanted, arcs_of, wanted_of
 from taccl.model.problem import Options, Status
-from taccl.model.routes import build_network
+from taccl.model.routes import Arcs, Wanted, arcs_of, build_network, wanted_of
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.synth.greedy import greedy_routes
 from taccl.synth.guided import search as guided_search

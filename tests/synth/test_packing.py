@@ -9,10 +9,17 @@ import pytest
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import NoScheduleError
-from taccl.model.arcs import Arcs, arcs_of, wanted_of
 from taccl.model.problem import Problem
-from taccl.prices.packing import Packing, PackingInstance, best_prices, kinds_of, least_time, pack
-from taccl.prices.pricing import PricingProblem
+from taccl.model.routes import Arcs, arcs_of, wanted_of
+from taccl.prices.packing import (
+    Packing,
+    PackingInstance,
+    PricingProblem,
+    best_prices,
+    kinds_of,
+    least_time,
+    pack,
+)
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Switch, Topology, whole
 from taccl.topology.symmetry import make_group

@@ -5,7 +5,7 @@ import pytest
 
 from taccl.errors import NoScheduleError
 from taccl.prices.arborescence import MOST, Ints
-from taccl.prices.pricing import Kind, PricingProblem, cheapest, distances
+from taccl.prices.packing import Kind, PricingProblem, cheapest, distances
 
 
 def ints(*values: int) -> Ints:

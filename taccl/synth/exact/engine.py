@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from taccl.errors import NoScheduleError, OutOfTimeError
-from taccl.model.arcs import is_restricted
 from taccl.model.problem import Bound, Options, Problem, Result, Status, reduces_and_spreads
+from taccl.model.routes import is_restricted
 from taccl.model.schedule import Schedule
 from taccl.synth.exact.model import Flows, flows_of
 from taccl.synth.exact.solve import MAX_INTERVALS, is_long, solve_model

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.errors import NoScheduleError, OutOfTimeError
-from taccl.model.arcs import Arcs, Wanted, arcs_of, wanted_of
 from taccl.model.problem import Problem
+from taccl.model.routes import Arcs, Wanted, arcs_of, wanted_of
 from taccl.timing.deadline import Deadline
 from taccl.topology.graph import Rank
 

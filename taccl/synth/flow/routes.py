@@ -13,6 +13,7 @@ What is too large to be solved as a flow in time takes fastest paths, each the l
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -232,7 +233,7 @@ def rows_of_fastest_paths(instance: FlowInstance) -> list[Row]:
                 path: list[int] = []
                 at = rank
                 while at != one.root:
-                    path.append(min(entering[at], key=lambda arc: _busiest(instance, load, arc)))
+                    path.append(min(entering[at], key=partial(_busiest, instance, load)))
                     at = int(instance.tail[path[-1]])
                 _add(instance, load, path)
                 chosen.append((chunk, tuple(reversed(path))))

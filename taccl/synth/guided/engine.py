@@ -16,9 +16,16 @@ from dataclasses import replace
 import numpy as np
 
 from taccl.errors import NoScheduleError
-from taccl.model.arcs import Arcs, Wanted, arcs_of, is_restricted, wanted_in, wanted_of
 from taccl.model.problem import Options, Problem, Result, Status, reduces_and_spreads
-from taccl.model.routes import build_network
+from taccl.model.routes import (
+    Arcs,
+    Wanted,
+    arcs_of,
+    build_network,
+    is_restricted,
+    wanted_in,
+    wanted_of,
+)
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.prices.packing import pack
 from taccl.synth.exact.solve import improve_routes

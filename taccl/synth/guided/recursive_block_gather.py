@@ -19,8 +19,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from taccl.model.arcs import Arcs, Wanted, arcs_of, is_restricted, some_arcs
 from taccl.model.problem import Problem
+from taccl.model.routes import Arcs, Wanted, arcs_of, is_restricted, some_arcs
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.synth.guided.scheduler_state import COUNT, NEVER, Field, Times, field_of, reset, state_of
 from taccl.synth.guided.search import MIXES, Grow, price_arcs, runs_of

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.model.arcs import Arcs, Wanted
+from taccl.model.routes import Arcs, Wanted
 from taccl.timing.occupancy import Uses
 from taccl.timing.retiming import reversed_uses
 

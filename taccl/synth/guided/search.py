@@ -18,7 +18,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.model.arcs import Arcs
+from taccl.model.routes import Arcs
 from taccl.synth.guided import scheduler_state, tree_list_scheduler
 from taccl.synth.guided.scheduler_state import (
     APART,
