@@ -13,6 +13,7 @@ from taccl.collectives import Collective, among_members, build_collective, colle
 from taccl.collectives.file import read_collective
 from taccl.errors import InputError
 from taccl.files import read_text, shown
+from taccl.model.problem import reduces_and_spreads
 from taccl.msccl.program import Program
 from taccl.msccl.xml import read_xml
 from taccl.mscclpp.interpret import is_plan
@@ -270,7 +271,8 @@ def charged(
     """Return a `logical` network on which messages cost what was measured.
 
     They are those of the one of the `protocols` that seems the fastest for a `collective` of `size`
-    bytes: its launch, two of its alphas, and the time of its bytes on the wire at the busiest port.
+    bytes: its launch, an alpha inside a server and one between servers, those again where sums are
+    spread, two at least, and the time of its bytes on the wire at the busiest port.
 
     Raises InputError when the topology has no measured costs.
     """
@@ -285,10 +287,13 @@ def charged(
     curves = (fluid(port.kind, port.gates, port.share) for port in ports)
     floor = max((curve.at(size) for curve in curves if curve is not None), default=0)
     across = topology.num_servers > 1
+    inside = topology.num_ranks > topology.num_servers
+    rounds = 2 if reduces_and_spreads(collective) or not (across and inside) else 1
 
     def least(name: str) -> Fraction:
         own = costs[name]
-        return own.launch + 2 * (own.alpha_across if across else own.alpha) + own.wire * floor
+        alphas = rounds * (across * own.alpha_across + inside * own.alpha)
+        return own.launch + alphas + own.wire * floor
 
     return replace(logical, topology=charged_network(topology, min(protocols or costs, key=least)))
 

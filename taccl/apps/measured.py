@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
 from pydantic import Field, StrictInt, StrictStr
 
 from taccl.collectives import build_collective
@@ -27,11 +26,11 @@ from taccl.lowering.plans import FanOptions, PlanOptions, fan_plan, plan_of
 from taccl.model.problem import problem_of
 from taccl.model.schedule import Schedule, timed_anew
 from taccl.msccl import parser
-from taccl.msccl.program import SENDS, Program
+from taccl.msccl.program import Program
 from taccl.mscclpp.plan import Plan
 from taccl.mscclpp.structure import counted_chunks
 from taccl.replay.compile import Columns
-from taccl.replay.cost import charged_network, model_of, of_plans, sharing_of
+from taccl.replay.cost import charged_network, model_of, of_plans
 from taccl.replay.plans import replay_plan
 from taccl.replay.timing import Timing
 from taccl.report.text import aligned, one_line
@@ -260,15 +259,14 @@ _MODEL = replace(model_of("msccl"), measured=True)
 class _Timer(NamedTuple):
     """How long something takes: `at` so many bytes, of which it takes whole `unit`s.
 
-    `name`, `least` and `most` are those of the program, and a byte takes `slope` picoseconds or
-    more.
+    `name`, `smallest` and `largest` are those of the program; so many bytes take `least` or more.
     """
 
     name: str
     unit: int
-    least: int
-    most: int
-    slope: float
+    smallest: int
+    largest: int
+    least: Callable[[int], float]
     at: Callable[[int], Time | None]
 
 
@@ -283,19 +281,19 @@ def _timer(run: Run, number: int, topology: Topology) -> _Timer:
         timing.columns = run.columns[number]
         return _Timer(
             program.name, program.chunks_per_loop * _MODEL.element_bytes, program.min_bytes,
-            program.max_bytes, _least_for_a_byte(timing.columns, program, topology),
+            program.max_bytes, timing.least,
             lambda size: timing.at(size).time,
         )  # fmt: skip
     if isinstance(program, Plan):
         plan, unit = program, counted_chunks(program, program.ranks[0]) * program.alignment
         return _Timer(
-            plan.name, unit, 0, 1 << 62, 0.0,
+            plan.name, unit, 0, 1 << 62, lambda _size: 0.0,
             lambda size: replay_plan(plan, topology, size, _MODEL).time,
         )  # fmt: skip
     schedule, launch = program, run.topology.local.launch
     network = charged_network(of_plans(topology), "NVLS")
     return _Timer(
-        run.record.algorithm, schedule.collective.num_chunks, 0, 1 << 62, 0.0,
+        run.record.algorithm, schedule.collective.num_chunks, 0, 1 << 62, lambda _size: 0.0,
         lambda size: timed_anew(schedule, network, size).makespan + launch,
     )  # fmt: skip
 
@@ -308,7 +306,7 @@ def replayed(run: Run, costs: ProgramCosts, least: int = 0, most: int = 1 << 62)
     """
     topology = replace(run.topology, measured=costs)
     timers = [_timer(run, number, topology) for number in range(len(run.programs))]
-    timers.sort(key=lambda each: each.slope)
+    timers.sort(key=lambda each: each.least(most))
     matters = _that_matter(run, costs)
     for size, time in sorted(run.record.times.items()):
         if not least <= size <= most:
@@ -321,8 +319,8 @@ def replayed(run: Run, costs: ProgramCosts, least: int = 0, most: int = 1 << 62)
             continue
         for timer in timers:
             near = max(1, round(size / timer.unit)) * timer.unit
-            if not timer.least <= size <= timer.most or (
-                best is not None and timer.slope * near >= best
+            if not timer.smallest <= size <= timer.largest or (
+                best is not None and timer.least(near) >= best
             ):
                 continue
             taken = timer.at(near)
@@ -346,20 +344,6 @@ def _that_matter(run: Run, costs: ProgramCosts) -> tuple[object, ...]:
         costs.inside, costs.across, costs.copy_beta, costs.reduce_beta, costs.flag, costs.slices,
         *protocols,
     )  # fmt: skip
-
-
-def _least_for_a_byte(columns: Columns, program: Program, topology: Topology) -> float:
-    """Return picoseconds for each byte of the counted buffer that the busiest edge takes."""
-    sharing = sharing_of(topology, program.protocol)
-    chunks = np.array([kind.chunks * (kind.op in SENDS) for kind in columns.kinds])
-    steps = np.repeat(np.arange(len(columns.ends)), np.diff(columns.begins))
-    sent = np.bincount(steps, chunks[columns.kind_of], len(columns.ends))
-    load = np.zeros(columns.num_edges)
-    for connection, block in enumerate(columns.senders.tolist()):
-        wires = columns.wires[columns.wires_from[connection] : columns.wires_from[connection + 1]]
-        load[wires] += sent[block] if block >= 0 else 0
-    slowest = float((load / sharing.capacity).max(initial=0.0))
-    return slowest * float(sharing.wire) / program.chunks_per_loop
 
 
 def ordered_pairs(rows: Iterable[Row]) -> tuple[int, int]:

@@ -13,11 +13,13 @@ fast programs the one with the fewest steps, then threadblocks, wins.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
+from typing import NamedTuple
 
 from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import InputError, LoweringError, ScheduleError
@@ -33,7 +35,7 @@ from taccl.msccl.run import MAX_WORK, Safe, largest_safe_size, safe_size, work_o
 from taccl.msccl.runtimes import RUNTIMES, Runtime
 from taccl.replay.cost import ReplayModel, model_of
 from taccl.replay.interpreter import Span, replay
-from taccl.replay.timing import traces
+from taccl.replay.timing import Timing, traces
 from taccl.synth.templates.classical import classical_schedules
 from taccl.topology.graph import Topology
 from taccl.units import MAX_SIZE, Time
@@ -50,8 +52,14 @@ MAX_MOVES = 30_000
 COPIES = (2, 4)
 """Instances that are tried where none are asked for."""
 
-MEASURED_COPIES = (1, 4, 16)
+MEASURED_COPIES = (1, 2, 4, 8, 16, 32)
 """The same where a threadblock has a rate of its own, and it takes several to fill a link."""
+
+LIKELY = 2
+"""The place of the one to start from: more or fewer are tried while they are better."""
+
+WORTH_DOUBLING = 0.0005
+"""What twice these have to save."""
 
 BETWEEN_SERVERS = ("LL128", "LL")
 """The protocols where Simple hangs, the one with fewer bytes on the wire first."""
@@ -149,12 +157,20 @@ class Target:
         return self.modes != "outofplace", self.modes != "inplace"
 
 
+class _Kind(NamedTuple):
+    """Whether steps are `fused`, and one threadblock adds all to a place: `gathered`."""
+
+    fused: bool
+    gathered: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Lowering:
     """A schedule's programs for one target, at one `size`, a multiple of ``target.divisor`` bytes.
 
     The program is labelled `name`; `made` has the fastest one and its time, where they are known,
-    and `over` tells whether time is up.
+    and `over` tells whether time is up. With measured costs, where a first program takes longer
+    than `enough`, it is not improved; those with `fused` steps come before those without.
     """
 
     schedule: Schedule
@@ -163,6 +179,8 @@ class Lowering:
     name: str
     made: tuple[Program, Time] | None = None
     over: Callable[[], bool] = lambda: False
+    enough: Time | None = None
+    fused: bool = False
 
     @property
     def limits(self) -> Runtime:
@@ -194,17 +212,18 @@ class Lowering:
         """
         return self.target.protocols(self.schedule.collective.name, self.schedule.topology)
 
-    def settled(self) -> "Lowering":
+    def settled(self, *, brief: bool = False) -> "Lowering":
         """Return the same for a definite protocol and a definite number of instances.
 
         Of several protocols the one with the shortest replay, flags on the wire counted, is taken.
-        With measured costs both are chosen together, by what a plain program takes.
+        With measured costs both are chosen together, by what first programs take; of these, one is
+        enough where it is to be ``brief``.
 
         Raises InputError when the protocol that is asked for hangs; LoweringError when no program
         fits the runtime.
         """
         if self.target.measured:
-            return self._as_measured() if self.made is None else self
+            return self._as_measured(brief=brief) if self.made is None else self
         chosen = self._with_instances()
         if len(self.protocols) > 1:
             target = replace(chosen.target, protocol=self.protocols[0])
@@ -229,37 +248,77 @@ class Lowering:
         )
         return self.best[1] if trace.time is None else trace.time
 
-    def _as_measured(self) -> "Lowering":
-        """Return the same for the protocol and the instances with which a plain program is best."""
+    def _as_measured(self, *, brief: bool) -> "Lowering":
+        """Return the same for the protocol and the instances with which a first program is best.
+
+        Steps of first programs are fused, where the runtime has such steps, or are not, and what is
+        added to a place is added by one threadblock, or several. Those are tried first whose
+        busiest edge and threadblock take least, until they alone take longer than the best;
+        ``brief``: of each kind one.
+        """
+        chunks = self.schedule.collective.chunks_in_size
         counts = MEASURED_COPIES if self.target.instances is None else (self.target.instances,)
-        chosen, least = None, math.inf
-        for copies in counts:
-            target = replace(self.target, instances=copies, protocol=self.protocols[0])
-            one = replace(self, target=target, made=None)
-            if chosen and (
-                self.over() or self.size % target.divisor(self.schedule.collective.chunks_in_size)
-            ):
-                break
-            try:
-                options = replace(one.options_for(self.protocols[0]), order=target.orders[0])
-                program = finish(draft_of(self.schedule, options), options).program
-            except LoweringError:
-                if chosen is None:
-                    chosen = one  # its variants may fit
-                break
-            before = least
+        target = replace(self.target, instances=counts[0], protocol=self.protocols[0])
+        chosen, least = replace(self, target=target, made=None), math.inf
+        reduces = self.schedule.collective.reduces
+        all_kinds = ((True, reduces), (False, reduces), (False, False))[: 2 + reduces]
+        kinds = [_Kind(*each) for each in all_kinds if not each[0] or self.limits.ops >= FUSED]
+        ways: list[tuple[float, int, int, str, _Kind]] = []
+        made: dict[tuple[int, _Kind], Program | None] = {}
+        for kind in kinds:
+            one = made[counts[0], kind] = chosen.first_program(kind)
+            if one is None:
+                continue
             for name in self.protocols:
-                time = self.replay(replace(program, protocol=name))
-                if time is not None and time < least * (1 - WORTH_COPIES * (copies > 1)):
-                    chosen, least = replace(one, target=replace(target, protocol=name)), time
-            if least == before:
+                timing = Timing(replace(one, protocol=name), self.schedule.topology, target.model)
+                ways += (
+                    (timing.least(self.size, copies // counts[0]), abs(place - LIKELY), copies,
+                     name, kind)
+                    for place, copies in enumerate(counts)
+                    if not self.size % replace(target, instances=copies).divisor(chunks)
+                )  # fmt: skip
+        if not ways:
+            return chosen  # its variants may fit
+        tried: dict[tuple[str, _Kind], dict[int, float]] = defaultdict(dict)
+        for floor, _, copies, name, kind in sorted(ways):
+            if floor >= least or (least < math.inf and self.over()):
                 break
-        if chosen is None:
+            found = tried[name, kind]
+            best = min(found, key=lambda count: found[count], default=copies)
+            if (found and brief) or any(
+                min(copies, best) < count < max(copies, best) for count in found
+            ):
+                continue  # the wrong way from the best of its kind
+            wanted = replace(self, target=replace(target, instances=copies, protocol=name))
+            if (copies, kind) not in made:
+                made[copies, kind] = wanted.first_program(kind)
+            program, time = made[copies, kind], None
+            if program is not None:
+                program = replace(program, protocol=name)
+                time = self.replay(program)
+            price = 1 + WORTH_DOUBLING * (copies.bit_length() - 1)
+            found[copies] = math.inf if time is None else time * price
+            if program is not None and time is not None and found[copies] < least:
+                chosen, least = replace(wanted, made=None, fused=kind.fused), found[copies]
+                if brief or (self.enough is not None and time > self.enough):
+                    chosen = replace(wanted, made=(program, time))
+        if math.isinf(least):
             raise LoweringError(
                 f"no program for {self.target.runtime} runs at {self.size} bytes",
                 fix="use another size or protocol",
             )
         return chosen
+
+    def first_program(self, kind: "_Kind") -> Program | None:
+        """Return a program of a ``kind`` whose sends keep no order; None: it does not fit."""
+        options = replace(
+            self.options_for(self.target.protocol), order=self.target.orders[0],
+            fused=FUSED if kind.fused else frozenset(), gathered=kind.gathered,
+        )  # fmt: skip
+        try:
+            return finish(draft_of(self.schedule, options), options).program
+        except LoweringError:
+            return None
 
     def _with_instances(self) -> "Lowering":
         """Return the same for a definite number of instances.
@@ -351,18 +410,19 @@ class Lowering:
 
 def lowering_of(
     schedule: Schedule, target: Target, size: int, engine: str,
-    over: Callable[[], bool] = lambda: False,
+    over: Callable[[], bool] = lambda: False, enough: Time | None = None,
 ) -> Lowering:  # fmt: skip
     """Return the task of lowering a `schedule` for a `target`, within what a sketch allows.
 
     The buffer has `size` bytes, perhaps more than make whole chunks; the program is named after the
-    `engine`. Where `over` tells that time is up, the first program that runs must do.
+    `engine`. Where `over` tells that time is up, the first program that runs must do; with measured
+    costs it must also do where it takes longer than `enough` picoseconds.
     """
     collective = schedule.collective
     chunks = collective.chunks_per_rank
     name = f"{collective.name}-{schedule.topology.name}-{engine}-k{chunks}"
     size = target.whole_size(size, collective.chunks_in_size)
-    return Lowering(schedule, target, size, name, over=over)
+    return Lowering(schedule, target, size, name, over=over, enough=enough)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,10 +449,19 @@ def best_variant(task: Lowering) -> Variant | None:
     """
     options, slots = task.options_for(task.protocols[0]), task.limits.fifo_slots
     draft = draft_of(task.schedule, options)
-    found, refused = _all_made(task, draft, (
-        replace(options, order=order, slots=count)
-        for order in task.target.orders for count in (None, slots[options.protocol])
-    ))  # fmt: skip
+    orders = list(product(task.target.orders, (None, slots[options.protocol])))
+    if task.fused:
+        reduces = draft.schedule.collective.reduces
+        found, _ = _all_made(task, draft, (
+            replace(options, order=order, slots=count, fused=FUSED, gathered=reduces)
+            for order, count in orders
+        ))  # fmt: skip
+        for variant in sorted(found, key=lambda variant: variant.cost):
+            if _is_safe(task, variant.lowered.program):
+                return variant
+    found, refused = _all_made(
+        task, draft, (replace(options, order=order, slots=count) for order, count in orders)
+    )
     if not found and isinstance(refused, TooManyError):
         paired = (replace(options, order=order, paired=True) for order in task.target.orders)
         found, _ = _all_made(task, draft, paired)
@@ -401,7 +470,8 @@ def best_variant(task: Lowering) -> Variant | None:
             raise refused
         return None
     best = min(found, key=lambda variant: variant.cost)
-    if best.time > task.schedule.makespan and not task.over():
+    # Where edges are shared, no message overtakes another.
+    if best.time > task.schedule.makespan and not (task.target.measured or task.over()):
         best = min(_held_back(task, draft, found), key=lambda variant: variant.cost)
     if task.target.measured and draft.schedule.collective.reduces and not task.over():
         # Where flags take time, a sum of many should not wait for one after the other.
@@ -457,13 +527,15 @@ def _fused(task: Lowering, best: Variant, draft: Draft) -> Variant:
         if variant is not None and variant.cost < best.cost:
             faster.append(variant)
     for variant in sorted(faster, key=lambda variant: variant.cost):
-        program = variant.lowered.program
-        low, high = program.min_bytes, program.max_bytes
-        if task.accepts(program) and (
-            largest_safe_size(program, task.limits.name, low, high) >= high
-        ):
+        if task.accepts(variant.lowered.program) and _is_safe(task, variant.lowered.program):
             return variant
     return best
+
+
+def _is_safe(task: Lowering, program: Program) -> bool:
+    """Tell whether a program with fused steps ends at all of its sizes."""
+    low, high = program.min_bytes, program.max_bytes
+    return largest_safe_size(program, task.limits.name, low, high) >= high
 
 
 def _held_back(task: Lowering, draft: Draft, found: list[Variant]) -> Iterator[Variant]:

@@ -26,6 +26,10 @@ from taccl.verify import require_valid
 MARGIN = 1.5
 """Times what judging should take by what it took before, to be left for it and for writing."""
 
+PROMISING = Fraction(11, 10)
+"""Times the best: with measured costs, a schedule whose first program takes longer is left at that.
+"""
+
 LEAST = Fraction(7, 8)
 """Of the size that is asked for: a smaller one says too little of it."""
 
@@ -143,6 +147,16 @@ class Scorer:
         self._save_time(self.best, task)
         return True
 
+    def sound(self, schedule: Schedule) -> Time | None:
+        """Return what a first program of a schedule takes with measured costs; None: no program."""
+        if self.target is None or len(schedule.fans):
+            return None
+        task = lowering_of(schedule, self.target, self.size, "sound")
+        try:
+            return task.settled(brief=True).best[1]
+        except LoweringError:
+            return None
+
     def lowering(self, schedule: Schedule, engine: str) -> Lowering | None:
         """Return the task of lowering a schedule, already done for the one that scored best.
 
@@ -171,7 +185,10 @@ class Scorer:
             return self._known[key]
         known: Time | LoweringError
         clock = Deadline()
-        task = lowering_of(schedule, self.target, self.size, "score", over=lambda: self.clock.over)
+        enough = None if self.best is None else int(self.best.time * PROMISING)
+        task = lowering_of(
+            schedule, self.target, self.size, "score", lambda: self.clock.over, enough
+        )
         if self.plans is not None and len(schedule.fans):
             try:
                 known = self.plans(schedule, self.common or self.size)

@@ -8,6 +8,7 @@ competes; what that costs is found by a short search without it.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 
 from taccl.apps.inputs import (
@@ -48,6 +49,7 @@ from taccl.synth.templates.classical import CLASSICAL
 from taccl.timing.deadline import Deadline, Either, TimeUp, forget, kept
 from taccl.topology.graph import LogicalTopology, whole
 from taccl.topology.symmetry import make_group
+from taccl.units import Time
 from taccl.verify import require_valid
 
 CHUNK_COUNTS = (1, 2, 4)
@@ -58,6 +60,12 @@ ROUNDS = (8, 16, 32)
 
 MOST = 8
 """Chunk counts up to which the one with the least bound is looked for."""
+
+SOUNDED = 0.2
+"""Share of the time, at most, for programs that say which algorithms to try first."""
+
+NEAR = Fraction(4, 3)
+"""Times the fastest of these, up to which an algorithm is tried before the engines."""
 
 SECOND = 0.1
 """Share of the time, at most, for the bounds of these counts."""
@@ -235,7 +243,8 @@ def _nothing(request: Request, collective: Collective) -> OutOfTimeError:
 def _open(request: Request, collective: Collective, scorer: Scorer) -> Sequence[str]:
     """Have something scored and judged before the first bound is proved.
 
-    Returns the algorithms to try, those first whose schedules are known to end first.
+    Returns the algorithms to try, those first whose schedules are known to end first; with measured
+    costs, those whose programs are, and not those that take much longer.
     """
     logical = request.logical
     cut = _cut(request, collective, request.chunks or logical.chunks_per_rank or 1)
@@ -249,9 +258,20 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> Sequence[
             break
     if request.engine != "auto":
         scorer.best = None  # only an answer where the engine has none
-    return (
-        [name for name, _ in made if name in CLASSICAL] if isinstance(made, list) else FEW_MESSAGES
-    )
+    if not isinstance(made, list):
+        return FEW_MESSAGES
+    ranking = {name: schedule for name, schedule in made if name in CLASSICAL}
+    if not (request.measured and request.engine == "auto"):
+        return list(ranking)
+    # Slices and threadblocks decide, of which schedules know nothing.
+    clock, times = scorer.clock.share(SOUNDED), dict[str, Time]()
+    for name, schedule in ranking.items():
+        time = None if clock.over else scorer.sound(schedule)
+        if time is not None:
+            times[name] = time
+    most = NEAR * min(times.values(), default=0)
+    near = [name for name in sorted(times, key=lambda name: times[name]) if times[name] <= most]
+    return [*near, *(name for name in ranking if name not in times)]
 
 
 def _search(request: Request, collective: Collective, scorer: Scorer, found: list[Attempt]) -> None:
@@ -426,7 +446,7 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
     if single and not request.measured and not logical.topology.copies_or_adds:
         # Another count may have a lower bound for one chunk to a message.
         floor = max(floor, options.floor)
-    return Series(counts, task, floor, long, lambda: scorer.slowest)
+    return Series(counts, task, floor, long, lambda: scorer.slowest, request.measured)
 
 
 def _best_second(

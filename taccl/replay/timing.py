@@ -20,7 +20,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.msccl.program import Program
+from taccl.msccl.program import SENDS, Program
 from taccl.replay import events
 from taccl.replay.compile import Columns, columns_of, count_messages, split, unfit
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, Sharing, sharing_of
@@ -320,6 +320,34 @@ class Timing:
     def columns(self) -> Columns:
         """The program in columns."""
         return columns_of(self.program, self.topology, route=self.route)
+
+    @cached_property
+    def loads(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Chunks that each edge carries, and that each threadblock sends, in an iteration."""
+        columns = self.columns
+        chunks = np.array([kind.chunks * (kind.op in SENDS) for kind in columns.kinds])
+        steps = np.repeat(np.arange(len(columns.ends)), np.diff(columns.begins))
+        sent = np.bincount(steps, chunks[columns.kind_of], len(columns.ends)).astype(np.float64)
+        carried = np.zeros(columns.num_edges)
+        for connection, block in enumerate(columns.senders.tolist()):
+            begin, end = columns.wires_from[connection : connection + 2]
+            carried[columns.wires[begin:end]] += sent[block] if block >= 0 else 0
+        return carried, sent
+
+    def least(self, size: int, copies: int = 1) -> float:
+        """Return picoseconds below which the program does not take ``size`` bytes.
+
+        Where edges are shared: its launch, and what its busiest edge carries; or its busiest
+        threadblock sends, in a program of so many ``copies`` of it.
+        """
+        sharing = self.sharing
+        if sharing is None:
+            return 0.0
+        carried, sent = self.loads
+        edges = float((carried / sharing.capacity).max(initial=0.0))
+        blocks = float(sent.max(initial=0.0)) / copies / sharing.block_rate
+        chunk = size / self.program.chunks_per_loop
+        return sharing.local.launch + chunk * float(sharing.wire) * max(edges, blocks)
 
     def at(self, size: int) -> Trace:
         """Return what the program does at ``size`` bytes, without spans."""

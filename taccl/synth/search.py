@@ -46,6 +46,16 @@ RESERVE = 0.15
 """Share of the time limit kept for lowering, judging and writing."""
 
 
+HOPELESS = Fraction(3, 2)
+"""Times the best score: a classical schedule that alone takes longer is not lowered."""
+
+FIRST = 0.1
+"""Of the time limit, for the classical algorithms before the engines; the rest come after them."""
+
+SLICED_HOPELESS, SLICED_FIRST = Fraction(5, 2), 0.35
+"""The same where programs pass on slices of a message, of which schedules know nothing."""
+
+
 @dataclass(frozen=True, eq=False)
 class Series:
     """One collective at one size, cut into different numbers of chunks.
@@ -62,6 +72,7 @@ class Series:
     floor: Time = 0
     long: bool = False
     overhead: Callable[[], float] = lambda: 0.0
+    sliced: bool = False
 
     def pays(self, scores: Sequence[Time]) -> bool:
         """Tell whether to go on: of a long series two counts may bring nothing, else one."""
@@ -193,9 +204,6 @@ SEARCHES: Mapping[str, Engine] = MappingProxyType({
 QUARTER = 1 / len(SEARCHES)
 """Of counted work, for each of them."""
 
-FIRST = 0.1
-"""Of the time limit, for the classical algorithms before the engines; the rest come after them."""
-
 TURN = 0.12
 """Of the time limit, for the first turn of an engine; where engines leave theirs, for more."""
 
@@ -207,9 +215,6 @@ CLOSE = Fraction(5, 4)
 
 KNOWN = 2
 """Schedules of a chunk count that the next engine starts from."""
-
-HOPELESS = Fraction(3, 2)
-"""Times the best score: a classical schedule that alone takes longer is not lowered."""
 
 ENOUGH = Fraction(1, 200)
 """A gap to the bound below which nothing more is searched for."""
@@ -241,8 +246,9 @@ class Search:
     The `series` has problems by chunk count, and the `clock` the end, or the work that each part
     may count; `reserve` seconds are kept for what comes after it. `found` is what came of it so
     far, failures included: whoever ends the search has it. `ranking` has classical algorithms,
-    those first whose textbook schedules are known to end first, and `opened` picoseconds of what
-    was there before the search, which is no attempt; None: nothing.
+    those first whose textbook schedules are known to end first (of a series that is sliced: those
+    alone that come before the engines), and `opened` picoseconds of what was there before the
+    search, which is no attempt; None: nothing.
     """
 
     series: Series
@@ -321,7 +327,11 @@ def portfolio(search: Search) -> list[Attempt]:
             search.take(classical.pop(name))
             if search.over:
                 return search.found
-    _advance(search, classical, FIRST, more=bool(SEARCHES))
+    first, share = classical, FIRST
+    if search.series.sliced and search.ranking:
+        share = SLICED_FIRST
+        first = {name: classical.pop(name) for name in search.ranking if name in classical}
+    _advance(search, first, share, more=bool(SEARCHES))
     if search.clock.counted is None:
         _take_turns(search)
     else:
@@ -331,7 +341,7 @@ def portfolio(search: Search) -> list[Attempt]:
             series = replace(search.series, task=search.task)
             counted = replace(search.clock, counted=(1 - RESERVE) * QUARTER * search.seconds)
             search.take(along(name, _fitting(search, name), series, counted))
-    _advance(search, classical, 1.0)
+    _advance(search, first | classical, 1.0)
     return search.found
 
 
@@ -457,7 +467,8 @@ def _promising(search: Search, count: int, seconds: float) -> tuple[Problem, Opt
 
     def is_hopeless(schedule: Schedule) -> bool:
         known = search.opened if search.best is None else search.best.time
-        return known is not None and schedule.makespan > HOPELESS * known
+        most = SLICED_HOPELESS if search.series.sliced else HOPELESS
+        return known is not None and schedule.makespan > most * known
 
     def promising(schedule: Schedule) -> Time | None:
         return schedule.makespan if is_hopeless(schedule) else score(schedule)

@@ -9,16 +9,18 @@ import pytest
 
 from taccl.apps import Request, Synthesis, Target, load_network, synthesize
 from taccl.apps.comparison import Question, compare
+from taccl.apps.inputs import charged
+from taccl.apps.programs import lowering_of
 from taccl.bounds import any_bounds, best
 from taccl.collectives import build_collective
 from taccl.errors import InputError
-from taccl.model.problem import Problem, Status
+from taccl.model.problem import Problem, Status, problem_of
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import Op
 from taccl.replay.cost import WORK, charged_network, model_of, sharing_of
 from taccl.replay.sweep import measured_bounds_of
 from taccl.replay.timing import traces
-from taccl.synth.templates.classical import textbook_schedule
+from taccl.synth.templates.classical import classical_schedules, textbook_schedule
 from taccl.topology.graph import ProgramCosts, ProtocolCosts, Topology, whole
 from taccl.topology.symmetry import make_group
 from tests.generators import pair, twin2x2
@@ -101,6 +103,22 @@ def test_of_all_protocols_and_instances_a_plain_program_is_the_fastest_as_chosen
     chosen = measured("4194304")
     asked = [measured("4194304", protocol=protocol).time for protocol in ("Simple", "LL", "LL128")]
     assert chosen.time == min(asked)
+
+
+def test_a_ring_whose_steps_pass_on_slices_takes_half_of_what_its_schedule_does() -> None:
+    # In LL and eight instances; store and forward, a ring's schedule takes over twice as long.
+    logical = load_network("dgx-h100")
+    topology = charged(logical, build_collective("allreduce", 8, 1), 1 << 20, ("LL",)).topology
+    problem = problem_of(topology, build_collective("allreduce", 8, 1), 1 << 20)
+    ring, *_ = classical_schedules(problem, "ring", batch=True)
+    target = Target("executor", instances=None, measured=True)
+    chosen = lowering_of(ring, target, 1 << 20, "ring").settled()
+    assert (chosen.target.protocol, chosen.target.instances) == ("LL", 8)
+    assert 2 * chosen.best[1] < ring.makespan
+    # One that takes too long anyway is not improved.
+    left = lowering_of(ring, target, 1 << 20, "ring", enough=1).settled()
+    assert left.made is not None
+    assert left.best[1] >= chosen.best[1]
 
 
 def test_one_threadblock_adds_what_all_others_send() -> None:
