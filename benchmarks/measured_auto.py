@@ -1,8 +1,9 @@
 """``auto`` under measured costs beside NCCL and third-party files: ``measured_auto [--write]``.
 
-On each machine and at each size stands what ``auto`` finds, what the fastest of NCCL's kernels
-takes by replay (rings, trees and pairs in every protocol, with 4, 16 and 32 channels), what the
-fastest MSCCL file of others takes, where there are any, and what NCCL's own formula expects.
+On each machine and at each size stands what ``auto`` finds for the runtime that loads programs
+there, what the fastest of NCCL's kernels takes by replay (rings, trees and pairs in every protocol,
+with 4, 16 and 32 channels), what the fastest MSCCL file of others takes, where there are any, what
+NCCL's own formula expects, and the bound of what these costs allow.
 """
 
 import argparse
@@ -14,35 +15,46 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.sections import replace_section
-from benchmarks.truth import DATA, PAGE
+from benchmarks.truth import DATA as XML
+from benchmarks.truth import PAGE
 from taccl.apps import Request, Target, load_network, synthesize
 from taccl.apps.comparison import CHANNELS
 from taccl.apps.inputs import MachineOptions, read_program
 from taccl.msccl.program import Program
-from taccl.replay.cost import model_of
+from taccl.replay.cost import measured_costs, model_of
 from taccl.replay.nccl import fastest, machine_of
+from taccl.replay.sweep import measured_bounds_of
 from taccl.replay.timing import traces
 from taccl.synth.templates.nccl_kernels import KERNELS
 from taccl.topology.graph import Topology
 from taccl.units import Time, format_size, format_time
 
-MACHINES = (("dgx-h100", 1), ("dgx-a100", 2), ("mi300x", 1))
+DATA = XML.parents[1]
+
+MACHINES = (("dgx-h100", 1, "executor"), ("dgx-a100", 2, "executor"), ("mi300x", 1, "rccl"))
+"""With the servers, and the runtime that loads programs there."""
 COLLECTIVES = ("allgather", "allreduce")
 SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 26, 1 << 30)
-FILES = {("dgx-h100", "allgather"): "ag-*.xml", ("dgx-h100", "allreduce"): "[ar][p4]*.xml"}
-"""MSCCL files that others made for a machine, below ``ndv5`` (Azure/msccl-scheduler)."""
+FILES = {
+    ("dgx-h100", "allgather"): "measured/xml/ndv5/ag-*.xml",
+    ("dgx-h100", "allreduce"): "measured/xml/ndv5/[ar][p4]*.xml",
+    ("mi300x", "allreduce"): "msccl/corpus/rccl-allreduce-*.xml",
+}
+"""MSCCL files that others made for a machine (Azure/msccl-scheduler, ROCm/rccl), below ``DATA``."""
+
+
+EQUAL = 0.001
+"""By what part times may differ that count as equal."""
 
 
 class Cell(NamedTuple):
-    """A machine, collective and size: times of ``auto`` and of the rest, None where there is none.
-
-    What the rest is called is in `names`.
-    """
+    """A machine, collective and size: times of ``auto``, of nothing less, and of the rest."""
 
     machine: str
     collective: str
     size: int
     auto: Time
+    bound: Time
     others: dict[str, Time]
 
     @property
@@ -74,20 +86,36 @@ def least(programs: Sequence[Program], topology: Topology, size: int) -> Time | 
     return min((time for time in times if time is not None), default=None)
 
 
+def bound(topology: Topology, collective: str, size: int) -> Time:
+    """Return what no program takes less than, whichever protocol it has.
+
+    That of a protocol knows its launch, its alpha and the bytes that it puts on the wire.
+    """
+    costs, found = measured_costs(topology), []
+    for name, row in costs.protocols.items():
+        alone = replace(
+            costs, protocols={name: row}, inside=costs.inside / row.wire,
+            across=costs.across / row.wire,
+        )  # fmt: skip
+        at = measured_bounds_of(topology, alone, collective)(size)
+        found.append(0 if at is None else at[1])
+    return min(found)
+
+
 def cells(seconds: float, folder: Path, only: str) -> Iterator[Cell]:
     """Yield all cells, each searched for so many seconds; ``folder`` has the files of others."""
-    for (name, nodes), collective in product(MACHINES, COLLECTIVES):
+    for (name, nodes, runtime), collective in product(MACHINES, COLLECTIVES):
         if only not in name:
             continue
         logical = load_network(name, MachineOptions(nodes=nodes))
         topology = logical.topology
         own = list(kernels(topology, collective))
         pattern = FILES.get((name, collective))
-        files = sorted((folder / "ndv5").glob(pattern)) if pattern else []
+        files = sorted(folder.glob(pattern)) if pattern else []
         theirs = [read_program(str(file)) for file in files]
         for size in SIZES:
             found = synthesize(Request(
-                logical, collective, size, target=Target(instances=None), measured=True,
+                logical, collective, size, target=Target(runtime, instances=None), measured=True,
                 time_limit=seconds,
             ))  # fmt: skip
             others = {
@@ -99,35 +127,47 @@ def cells(seconds: float, folder: Path, only: str) -> Iterator[Cell]:
             if expected is not None:
                 known["NCCL's formula"] = expected.time
             label = name if nodes == 1 else f"{name} x {nodes}"
-            yield Cell(label, collective, size, found.time, known)
+            yield Cell(
+                label, collective, size, found.time, bound(topology, collective, found.size), known
+            )
+
+
+COLUMNS = ("NCCL's kernels", "files", "NCCL's formula")
 
 
 def told(found: Sequence[Cell], seconds: float) -> str:
-    """Return the cells as a table."""
-    columns = ("NCCL's kernels", "files", "NCCL's formula")
-    head = ("machine", "collective", "size", "auto", *columns, "best of these / auto")
+    """Return the cells as a table, and in how many of them somebody else takes less."""
+    head = ("machine", "collective", "size", "auto", *COLUMNS, "bound", "best of these / auto")
     rows = [head, ["---"] * len(head)]
     for cell in found:
-        times = (cell.others.get(what) for what in columns)
+        times = (cell.others.get(what) for what in COLUMNS)
         rows.append([
             cell.machine, cell.collective, format_size(cell.size), format_time(cell.auto),
             *("-" if time is None else format_time(time) for time in times),
-            f"{cell.best / cell.auto:.2f}",
+            format_time(cell.bound), f"{cell.best / cell.auto:.3f}",
         ])  # fmt: skip
-    slower = [cell for cell in found if cell.auto > cell.best]
+    lines = [
+        f"`auto` is slower than {what} in"
+        f" {sum(each < cell.auto * (1 - EQUAL) for cell, each in pairs)} of {len(pairs)} cells"
+        for what in COLUMNS
+        if (pairs := [(cell, cell.others[what]) for cell in found if what in cell.others])
+    ]
+    beyond = sum(cell.others.get(COLUMNS[-1], cell.bound) < cell.bound for cell in found)
     return "\n".join([
-        f"Made by `python -m benchmarks.measured_auto`: `auto` with {seconds:g} s a cell.\n",
+        "Made by `python -m benchmarks.measured_auto`: `auto` with"
+        f" {seconds:g} s a cell, for the runtimes executor and rccl.\n",
         *("| " + " | ".join(row) + " |" for row in rows),
-        f"\n`auto` is slower in {len(slower)} of {len(found)} cells.\n",
+        f"\n{'; '.join(lines)}. In {beyond} cells the formula expects less than the bound, which no"
+        " program with these costs can beat.\n",
     ])  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a search")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of a search")
     parser.add_argument("--machine", default="", help="only machines whose name contains this")
-    parser.add_argument("--files", type=Path, default=DATA, help="folder of MSCCL files")
+    parser.add_argument("--files", type=Path, default=DATA, help="folder with FILES")
     parser.add_argument("--write", action="store_true", help="put the table into the docs")
     options = parser.parse_args(arguments)
     found = []
