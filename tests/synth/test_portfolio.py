@@ -327,3 +327,16 @@ def test_algorithms_leave_the_searches_their_time_even_where_nothing_can_be_lowe
     engines = [one.engine for one in found]
     assert engines[: len(SEARCHES)] == [*SEARCHES]
     assert {*CLASSICAL} <= {*engines}
+
+
+def test_where_slices_are_passed_on_only_ranked_algorithms_come_before_the_engines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded(monkeypatch, slow_ring())
+    sliced = replace(broadcasts((1,), timed(40.0)), sliced=True)
+    ranking = ("chain", "binomial")
+    found = portfolio.portfolio(Search(sliced, Deadline.after(40.0), ranking=ranking))
+    engines = [one.engine for one in found]
+    assert tuple(engines[:2]) == ranking
+    assert engines[2] == next(iter(SEARCHES))
+    assert {*CLASSICAL} <= {*engines}
