@@ -12,6 +12,7 @@ from taccl.bounds.arrival_curves import Curve, flat, fluid, whole
 from taccl.bounds.cut import cut_crossings, loop_crossings, port_crossings, shared_crossings
 from taccl.bounds.dissemination import dissemination_time
 from taccl.bounds.flow import flow_crossings
+from taccl.bounds.gossip import gossip_time
 from taccl.bounds.last_arrival import last_arrival_time
 from taccl.bounds.latency import farthest, latency_crossings, without_latency
 from taccl.bounds.net import Crossing, Net, make_net
@@ -216,6 +217,8 @@ def _curves(topology: Topology, allowed: bytes, named: Named, *, fans: bool) -> 
         flat(kind, time(net, collective)) for kind, time in TIMES.items()
         if not (net.helpers and kind == "reach")  # a fan tells many at once
     ]  # fmt: skip
+    if least := gossip_time(net, collective):
+        curves.append(flat("rounds", least))
     crossings = _crossings(net, collective)
     fluids = (fluid(crossing.kind, crossing.gates, crossing.share) for crossing in crossings)
     return tuple(dict.fromkeys([*curves, *filter(None, fluids)]))

@@ -46,14 +46,13 @@ from fractions import Fraction
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from taccl.bounds.arrival_curves import Gate, gather
 from taccl.bounds.cut import NONE, counted_at, counting_edges, edge_covers
 from taccl.bounds.dissemination import Port, Rises, Spread, informed, ports_of, rises
+from taccl.bounds.gossip import MOST_VISITS, homes, most_shared
 from taccl.bounds.net import MOST_RANKS, Crossing, IntArray, Net, is_uniform, one_of_each
 from taccl.collectives import Collective
-from taccl.ragged import places_in
 from taccl.topology.structure import Parts, levels_of
 from taccl.units import Time
 
@@ -61,9 +60,6 @@ KIND = "rounds"
 
 MOST_LOOKED_AT = 8
 """Ranks, and parts of a level, that are looked at."""
-
-MOST_VISITS = 20_000_000
-"""Links of all parts together, above which what parts send to parts is not looked at."""
 
 ROOTED = ("broadcast", "reduce")
 
@@ -144,11 +140,10 @@ def _last_to_hear(
         return
     root, ends = collective.root, net.dst if into else net.src
     chosen = one_of_each(net, collective)[:MOST_LOOKED_AT] if root is None else (root,)
-    homes = [_homes(parts, net.num_ranks) for parts in levels] or [
-        np.zeros(net.num_ranks, np.int64)
-    ]
-    spreads = [one for home in homes if (one := _spread(net, home, backwards=into)) is not None]
-    between = max(_between_parts(net, home, backwards=into) for home in homes)
+    every = [homes(parts, net.num_ranks) for parts in levels]
+    every = every or [np.zeros(net.num_ranks, dtype=np.int64)]
+    spreads = [one for home in every if (one := _spread(net, home, backwards=into)) is not None]
+    between = max(_between_parts(net, home, backwards=into) for home in every)
     for rank in chosen:
         links = np.flatnonzero(ends == rank)
         edges = np.unique(cover[links])
@@ -159,14 +154,6 @@ def _last_to_hear(
         start = soonest - (max(0, late) if into else 0)
         wires = (net.wires[number] for number in net.wire_id[edges].tolist())
         yield Crossing(KIND, gather(Gate(max(0, start), wire) for wire in wires), Fraction(1))
-
-
-def _homes(parts: Parts, ranks: int) -> IntArray:
-    """Return the part of every rank."""
-    home = np.zeros(ranks, dtype=np.int64)
-    for number, part in enumerate(parts):
-        home[list(part)] = number
-    return home
 
 
 def _spread(net: Net, home: IntArray, *, backwards: bool) -> Spread | None:
@@ -192,7 +179,7 @@ def _between_parts(net: Net, home: IntArray, *, backwards: bool) -> Time:
     every, first = int(net.overhead[outside].min()), int(net.alpha[outside].min())
     known: list[int] = []
     for rows in (outside & (home[ends] == n) for ends in (net.src, net.dst) for n in range(parts)):
-        cover = _most_shared(net, rows)
+        cover = most_shared(net, rows)
         if cover is None:
             return 0
         known.append(len(np.unique(cover[rows])))
@@ -211,23 +198,6 @@ def _between_parts(net: Net, home: IntArray, *, backwards: bool) -> Time:
     return told + last
 
 
-def _most_shared(net: Net, rows: NDArray[np.bool_]) -> IntArray | None:
-    """Return for each of some links an edge to count it at: the resource that most of them cross.
-
-    None where one crosses no resource; ``NONE`` for links that `rows` does not name.
-    """
-    links = np.flatnonzero(rows)
-    lengths = np.diff(net.first)[links]
-    owner = np.repeat(links, lengths)
-    edges = net.edges[np.repeat(net.first[links], lengths) + places_in(lengths)]
-    held = net.wire_id[edges] >= 0
-    owner, edges = owner[held], edges[held]
-    order = np.argsort(np.bincount(edges)[edges], kind="stable") if len(edges) else edges
-    cover = np.full(len(net.src), NONE, dtype=np.int64)
-    cover[owner[order]] = edges[order]  # of repeated places numpy keeps the last
-    return None if (cover[links] == NONE).any() else cover
-
-
 ENTERS = ("allgather", "allreduce", "broadcast")
 """What enters a part, to be spread in it; of the others it is summed there, and leaves."""
 
@@ -238,7 +208,7 @@ EACH = ("allgather", "reducescatter")
 def _gates_and_spreading(net: Net, collective: Collective, parts: Parts) -> Iterator[Crossing]:
     """Yield what enters (leaves) parts by their gates, which must be spread (summed) inside."""
     name, root, ranks = collective.name, collective.root, net.num_ranks
-    home = _homes(parts, ranks)
+    home = homes(parts, ranks)
     outside = home[net.src] != home[net.dst]
     into = name in ENTERS
     inside = [ports_of(net, ~outside, backwards=turn) for turn in (False, True)]
@@ -258,7 +228,7 @@ def _gates_and_spreading(net: Net, collective: Collective, parts: Parts) -> Iter
         for (one, weight), (two, other) in product(spread, summed):
             opened[one + two] += weight * other
         share = Fraction(ranks - size if name in EACH else ranks, ranks)
-        for cover in (*covers, _most_shared(net, rows)):
+        for cover in (*covers, most_shared(net, rows)):
             gates = None if cover is None else counted_at(net, cover, rows)
             if gates is not None:
                 found: Counter[Gate] = Counter()
