@@ -28,7 +28,7 @@ from taccl.replay.timing import Timing
 from taccl.run import loop, processes, words
 from taccl.synth import list_scheduler
 from taccl.synth.flow import insertion_scheduler
-from taccl.synth.guided import scheduler_state, search, tree_list_scheduler
+from taccl.synth.guided import search, tree_list_scheduler
 from taccl.synth.templates.classical import classical_schedules
 from taccl.timing import occupancy
 from taccl.timing.deadline import Deadline
@@ -37,8 +37,8 @@ from taccl.timing.retiming import Columns, times_of
 from taccl.topology.symmetry import make_group
 
 PARTS = (
-    events, arborescence, list_scheduler, insertion_scheduler, tree_list_scheduler, scheduler_state,
-    occupancy, loop, words,
+    events, arborescence, list_scheduler, insertion_scheduler, tree_list_scheduler, occupancy, loop,
+    words,
 )  # fmt: skip
 """The modules that are compiled."""
 

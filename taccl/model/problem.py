@@ -197,6 +197,19 @@ class Result:
     candidates: tuple[Candidate, ...] = ()
 
 
+def result_of(engine: str, schedule: "Schedule", options: Options, seconds: float) -> Result:
+    """Return what an `engine` that proves nothing has found: a `schedule`, in so many `seconds`.
+
+    It is optimal where it ends by the floor of the `options`, interrupted where these stop it.
+    """
+    status = Status.FEASIBLE
+    if options.stop.is_set():
+        status = Status.INTERRUPTED
+    elif schedule.makespan <= options.floor:
+        status = Status.OPTIMAL
+    return Result(status, schedule, (), engine, seconds)
+
+
 def candidate_of(engine: str, schedule: "Schedule", options: Options) -> Candidate:
     """Return a `schedule` of an `engine` as a candidate, with its score or why it has none.
 

@@ -55,7 +55,7 @@ import numpy as np
 
 from taccl.collectives.slots import DEFAULT_LAYOUT, LAYOUTS
 from taccl.errors import NoScheduleError
-from taccl.model.problem import Options, Problem, Result, Status, reduces_and_spreads
+from taccl.model.problem import Options, Problem, Result, Status, reduces_and_spreads, result_of
 from taccl.model.routes import (
     Arc,
     Demand,
@@ -584,12 +584,7 @@ def staged(problem: Problem, options: Options) -> Result:
     best = min(candidates, key=lambda candidate: candidate.makespan)
     if not options.deterministic:
         best = _polished(best, options, clock)
-    status = Status.FEASIBLE
-    if options.stop.is_set():
-        status = Status.INTERRUPTED
-    elif best.makespan <= options.floor:
-        status = Status.OPTIMAL
-    return Result(status, best.schedule, (), "taccl", clock.spent)
+    return result_of("taccl", best.schedule, options, clock.spent)
 
 
 def _polished(candidate: Candidate, options: Options, clock: Deadline) -> Candidate:

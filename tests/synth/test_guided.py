@@ -16,7 +16,8 @@ from taccl.synth.greedy import greedy_routes
 from taccl.synth.guided import search as guided_search
 from taccl.synth.guided import tree_list_scheduler
 from taccl.synth.guided.engine import guided
-from taccl.synth.guided.scheduler_state import (
+from taccl.synth.guided.search import Effort, Found, compiled, search, taught_prices
+from taccl.synth.guided.tree_list_scheduler import (
     COUNT,
     EPS_OVER,
     EPS_UNDER,
@@ -29,7 +30,6 @@ from taccl.synth.guided.scheduler_state import (
     reset,
     state_of,
 )
-from taccl.synth.guided.search import Effort, Found, compiled, search, taught_prices
 from taccl.synth.search import solve
 from taccl.timing.deadline import Deadline
 from taccl.topology.file import load_topology

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from taccl.collectives.slots import LAYOUTS
 from taccl.errors import NoScheduleError, OutOfTimeError
-from taccl.model.problem import Options, Problem, Result, Status
+from taccl.model.problem import Options, Problem, Result, result_of
 from taccl.model.schedule import Schedule, retime
 from taccl.synth.flow.insertion_scheduler import inserted
 from taccl.synth.flow.program import LARGE, Flow, FlowInstance, flow_instance, optimal_flow
@@ -99,12 +99,7 @@ def flow(problem: Problem, options: Options) -> Result:
         raise NoScheduleError(
             "the flow's routes do not respect the sketch", fix="use --engine taccl or auto"
         )
-    status = Status.FEASIBLE
-    if options.stop.is_set():
-        status = Status.INTERRUPTED
-    elif best.makespan <= options.floor:
-        status = Status.OPTIMAL
-    return Result(status, best, (), "flow", clock.spent)
+    return result_of("flow", best, options, clock.spent)
 
 
 def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tuple[Plan, Schedule]]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from taccl.errors import NoScheduleError
-from taccl.model.problem import Options, Problem, Result, Status, reduces_and_spreads
+from taccl.model.problem import Options, Problem, Result, Status, reduces_and_spreads, result_of
 from taccl.model.routes import (
     Arcs,
     Wanted,
@@ -31,8 +31,15 @@ from taccl.prices.packing import pack
 from taccl.synth.exact.solve import improve_routes
 from taccl.synth.greedy import shortest
 from taccl.synth.guided.recursive_block_gather import coalesced
-from taccl.synth.guided.scheduler_state import MOST_PAIRS, Begin, Field, Numbers, Times, field_of
 from taccl.synth.guided.search import Effort, Floats, Found, compiled, search, taught_prices
+from taccl.synth.guided.tree_list_scheduler import (
+    MOST_PAIRS,
+    Begin,
+    Field,
+    Numbers,
+    Times,
+    field_of,
+)
 from taccl.synth.message_coalescing import MOST_ROWS, coarser, cut_and_joined
 from taccl.synth.plan import in_turn, plan_decisions, rows_of
 from taccl.synth.staged import networks, ordered
@@ -255,12 +262,7 @@ def guided(problem: Problem, options: Options) -> Result:
     if options.batch and not (options.stop.is_set() or _is_best(found, problem, options)):
         found += _cut(problem, options, clock.within(clock.left, _patience(problem)))
     best = _chosen(found, options, clock)
-    status = Status.FEASIBLE
-    if options.stop.is_set():
-        status = Status.INTERRUPTED
-    elif best.makespan <= options.floor:
-        status = Status.OPTIMAL
-    return Result(status, best, (), "guided", clock.spent)
+    return result_of("guided", best, options, clock.spent)
 
 
 def _batched(problem: Problem, options: Options) -> list[Schedule]:

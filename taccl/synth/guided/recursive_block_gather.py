@@ -22,8 +22,16 @@ import numpy as np
 from taccl.model.problem import Problem
 from taccl.model.routes import Arcs, Wanted, arcs_of, is_restricted, some_arcs
 from taccl.model.schedule import Decisions, Schedule, retime
-from taccl.synth.guided.scheduler_state import COUNT, NEVER, Field, Times, field_of, reset, state_of
 from taccl.synth.guided.search import MIXES, Grow, price_arcs, runs_of
+from taccl.synth.guided.tree_list_scheduler import (
+    COUNT,
+    NEVER,
+    Field,
+    Times,
+    field_of,
+    reset,
+    state_of,
+)
 from taccl.topology.graph import Permutation
 from taccl.topology.symmetry import Group, close_group, make_group
 from taccl.units import Time

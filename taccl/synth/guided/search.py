@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.model.routes import Arcs
-from taccl.synth.guided import scheduler_state, tree_list_scheduler
-from taccl.synth.guided.scheduler_state import (
+from taccl.synth.guided import tree_list_scheduler
+from taccl.synth.guided.tree_list_scheduler import (
     APART,
     BY_CHANCE,
     CHEAP_FIRST,
@@ -74,7 +74,7 @@ def compiled(report: Callable[[str], None]) -> Grow:
 
 @cache
 def _made() -> Grow:
-    parts = (tree_list_scheduler, scheduler_state, occupancy)
+    parts = (tree_list_scheduler, occupancy)
     return jit(tree_list_scheduler.grow, parts, "guided")
 
 
@@ -221,7 +221,7 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """How the run of a `number` begins, with the `settings` of scheduler_state.py.
+    """How the run of a `number` begins, with the `settings` of tree_list_scheduler.py.
 
     `base` and `price` have the price of each arc, without noise and with it. `slot` is which of the
     best it is a change of; -1: of none.
