@@ -19,13 +19,13 @@ from benchmarks.sections import replace_section
 from taccl.apps.measured import (
     Row,
     Run,
+    fit,
     ordered_pairs,
     read_table,
     replayed,
     shipped_tables,
     summed_up,
 )
-from taccl.apps.profile_calibration import fit
 from taccl.replay.cost import measured_costs
 from taccl.topology.file import load_topology
 from taccl.topology.graph import ProgramCosts, ProtocolCosts

@@ -89,7 +89,7 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Fit the costs of a topology to what nccl-tests measured, and write it as a file."""
-    from taccl.apps import profile_calibration as profiles
+    from taccl.apps import measured as profiles
     from taccl.apps.calibration import Question, calibration_json, calibration_text
     from taccl.apps.calibration import calibrate as solve
     from taccl.files import check_outputs, write_atomic

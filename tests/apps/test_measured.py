@@ -10,13 +10,13 @@ from benchmarks.truth import PRIORS
 from taccl.apps.measured import (
     Row,
     Run,
+    fit,
     ordered_pairs,
     read_table,
     replayed,
     shipped_tables,
     summed_up,
 )
-from taccl.apps.profile_calibration import fit
 from taccl.errors import InputError
 from taccl.msccl.program import Program
 from taccl.topology.file import load_topology, shipped_file

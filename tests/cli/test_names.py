@@ -8,8 +8,8 @@ import pytest
 
 from taccl.apps.calibration import FITTED
 from taccl.apps.inputs import IN_NETWORK_MODES
+from taccl.apps.measured import KERNELS_KNOWN
 from taccl.apps.outputs import CONVERSIONS
-from taccl.apps.profile_calibration import KERNELS_KNOWN
 from taccl.cli import options as names
 from taccl.collectives import COLLECTIVES
 from taccl.imports import IMPORTS
