@@ -19,9 +19,8 @@ from taccl.apps.inputs import (
     logical_group,
     size_of_chunks,
 )
-from taccl.apps.programs import Lowering, serves
+from taccl.apps.programs import Lowering, Proved, Scorer, common_size, serves
 from taccl.apps.request import Request, Synthesis
-from taccl.apps.scoring import Proved, Scorer, common_size
 from taccl.apps.warmup import compile_ahead
 from taccl.bounds import ANY, any_bounds, best, fixed_bounds, fixed_floors
 from taccl.bounds.net import check_times

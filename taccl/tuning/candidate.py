@@ -21,8 +21,7 @@ from pathlib import Path
 
 import taccl
 from taccl.apps.inputs import charged, logical_group
-from taccl.apps.programs import Lowering, Target
-from taccl.apps.scoring import Scorer
+from taccl.apps.programs import Lowering, Scorer, Target
 from taccl.bounds import POINT_TO_POINT, any_bounds, best, fixed_floors
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import (

@@ -3,7 +3,7 @@
 import pytest
 
 from taccl.apps import Lowering, Target
-from taccl.apps.scoring import Scorer, common_size
+from taccl.apps.programs import Scorer, common_size
 from taccl.model.schedule import Schedule
 from tests.msccl.builders import mesh, pairs_schedule, ring_schedule
 

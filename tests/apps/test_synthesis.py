@@ -9,7 +9,7 @@ import pytest
 from taccl.apps import Request, Synthesis, Target, load_network, synthesize
 from taccl.apps.inputs import MachineOptions, asked_collective
 from taccl.apps.outputs import summary
-from taccl.apps.scoring import Scorer
+from taccl.apps.programs import Scorer
 from taccl.apps.synthesis import CHUNK_COUNTS, series_of
 from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, LoweringError, NoScheduleError
