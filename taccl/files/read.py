@@ -12,13 +12,14 @@ import math
 import os
 import re
 import stat
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from taccl.errors import InputError
+from taccl.errors import InputError, TacclWarning
 
 MAX_DEPTH = 64
 MAX_DIGITS = 40
@@ -49,6 +50,13 @@ def shown(value: object) -> str:
         return "a number with too many digits"
     text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def warn_ignored(file: str | None, names: Sequence[str]) -> None:
+    """Warn once of all `names` in a `file` that nobody reads; the first eight are told."""
+    if names:
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        warnings.warn(f"{file}: ignored {', '.join(names[:8])}{more}", TacclWarning, stacklevel=4)
 
 
 def _refused(problem: str, fix: str, line: int | None = None) -> InputError:

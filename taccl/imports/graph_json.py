@@ -14,7 +14,6 @@ servers and across rest on this.
 """
 
 import re
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from taccl.errors import TacclWarning
 from taccl.files import Document, FileModel, fit_model, shown
+from taccl.files.read import warn_ignored
 from taccl.topology.file import topology_from_document
 from taccl.topology.graph import Edge, Topology
 from taccl.units import beta_text
@@ -154,13 +153,7 @@ def read_graph_json(document: Document, options: GraphOptions) -> Topology:
     names = list(record.model_extra or {})
     for what, rows in (("nodes", record.nodes), ("edges", record.edges)):
         names += sorted({f"{what}[].{key}" for row in rows for key in row.model_extra or {}})
-    if names:
-        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        warnings.warn(
-            f"{document.file}: ignored {', '.join(shown(name) for name in names[:8])}{more}",
-            TacclWarning,
-            stacklevel=3,
-        )
+    warn_ignored(document.file, [shown(name) for name in names])
     core: dict[str, object] = {
         "taccl": "topology/1",
         "name": record.name or Path(document.file or "graph").stem,

@@ -14,15 +14,15 @@ NVIDIA/nccl 2.30.7, ``src/graph/topo.cc``: ``ncclTopoAddCpu``, ``ncclTopoAddPci`
 """
 
 import re
-import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from xml.parsers.expat import ExpatError
 
-from taccl.errors import InputError, TacclWarning
+from taccl.errors import InputError
 from taccl.files import shown
+from taccl.files.read import warn_ignored
 from taccl.files.xml import Element, RefusedError, XmlBounds, read_tree
 from taccl.imports.hosts import (
     GEN_BY_SPEED,
@@ -134,12 +134,7 @@ class Reading:
 
     def warn(self) -> None:
         """Warn once of all that was ignored."""
-        if self.ignored:
-            names = list(self.ignored)
-            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-            warnings.warn(
-                f"{self.file}: ignored {', '.join(names[:8])}{more}", TacclWarning, stacklevel=5
-            )
+        warn_ignored(self.file, list(self.ignored))
 
 
 def check_places(element: Element, above: str | None, reading: Reading) -> None:

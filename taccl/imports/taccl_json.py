@@ -5,7 +5,6 @@ server form. ``original`` keeps them as they are written, to be expanded as TACC
 (:mod:`taccl.topology.taccl_costs`), for comparisons with the original.
 """
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,9 +13,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field, StrictInt
 
-from taccl.errors import InputError, TacclWarning
+from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model, shown
 from taccl.files.model import MAX_RANKS, Name
+from taccl.files.read import warn_ignored
 from taccl.topology.taccl_costs import (
     BASES,
     NDV2_TURNS,
@@ -81,14 +81,7 @@ def read_taccl_topology(document: Document, options: TacclOptions) -> dict[str, 
     Raises InputError with file, line, field and fix.
     """
     record = fit_model(document, TacclTopologyFile)
-    names = list(record.model_extra or {})
-    if names:
-        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        warnings.warn(
-            f"{document.file}: ignored {', '.join(shown(name) for name in names[:8])}{more}",
-            TacclWarning,
-            stacklevel=3,
-        )
+    warn_ignored(document.file, [shown(name) for name in record.model_extra or {}])
     numbers = _original(record, document, options)
     if options.costs == "original":
         return numbers

@@ -43,7 +43,7 @@ from taccl.report.explain import Explanation
 from taccl.report.graph import heat_colour, heat_scale, lines_of, loaded_svg
 from taccl.report.played import Played, link_text
 from taccl.report.tables import NcclTime, best_of_engines, verdict
-from taccl.report.text import escaped, number_text, us_text
+from taccl.report.text import escaped, number_text, page_head, us_text
 from taccl.timing.retiming import fan_uses
 from taccl.topology.graph import Topology
 from taccl.units import Time, counted, format_size, gigabytes_per_second
@@ -871,8 +871,6 @@ def _explained(found: Explanation, held: Mapping[str, Time]) -> Iterator[str]:
         )
 
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-
 _NUMBER = "{:.6g}".format
 _SIZES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "size": ("size_bytes", format_size),
@@ -908,12 +906,8 @@ def library_page(index: Mapping[str, Any]) -> str:
     """Return the page of a library with this index, as ``index.json`` holds it."""
     topology = index["topology"]
     title = f"Library for {topology['name']}, {topology['ranks']} ranks, {index['runtime']}"
-    style = files("taccl.report").joinpath("page.css").read_text(encoding="utf-8")
     parts = [
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        f"<title>{escaped(title)}</title><style>{style}</style></head><body>",
-        f"<h1>{escaped(title)}</h1>",
+        *page_head(title),
         *(f'<p class="verdict">{escaped(_verdict(found))}</p>' for found in index["collectives"]),
         f'<p class="hint">{escaped(index["model"])}</p>',
     ]

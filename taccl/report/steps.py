@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 
-from taccl.report.text import aligned, escaped, one_line
+from taccl.report.text import aligned, escaped, one_line, page_head
 from taccl.training.operations import COMPUTE, Work
 from taccl.training.simulation import Step
 from taccl.units import Time, format_size, format_time, microseconds
@@ -181,8 +180,6 @@ def _events(work: Work, step: Step) -> Iterator[dict[str, object]]:
             }  # fmt: skip
 
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-
 WIDTH, ROW, LEFT = 1000, 28, 160
 """Of the picture, of a stream, and of the names of streams, in pixels."""
 
@@ -196,7 +193,6 @@ def step_page(found: Stepped) -> str:
     """Return the HTML of a page about a training step."""
     own = found.step
     title = f"{found.work.name} on {found.topology}"
-    style = files("taccl.report").joinpath("page.css").read_text(encoding="utf-8")
     rows = [
         ("this step", own.time), ("its passes alone", own.compute),
         ("bound of these operations", own.bound),
@@ -206,10 +202,7 @@ def step_page(found: Stepped) -> str:
     if found.against is not None:
         rows.append((f"by {found.against.name}", found.against.step.time))
     parts = [
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        f"<title>{escaped(title)}</title><style>{style}</style></head><body>",
-        f"<h1>{escaped(title)}</h1>",
+        *page_head(title),
         f'<p class="verdict">A step takes {escaped(format_time(own.time))}, {found.gap:.1%} above'
         f" its bound; collectives by {escaped(found.via)} ({escaped(found.profile)}).</p>",
         "<h2>Times</h2>",

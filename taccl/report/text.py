@@ -8,6 +8,7 @@ import csv
 import html
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.resources import files
 
 from taccl.units import Time, microseconds
 
@@ -26,6 +27,18 @@ def one_line(text: str) -> str:
 def escaped(text: object) -> str:
     """Return a text for HTML, SVG and XML."""
     return html.escape(printable(text))
+
+
+def page_head(title: str) -> list[str]:
+    """Return the HTML of a page that runs no script, from its start to its heading, a `title`."""
+    style = files("taccl.report").joinpath("page.css").read_text(encoding="utf-8")
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    return [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        f"<title>{escaped(title)}</title><style>{style}</style></head><body>",
+        f"<h1>{escaped(title)}</h1>",
+    ]
 
 
 def number_text(value: float | None, form: str, absent: str = "") -> str:
