@@ -273,22 +273,24 @@ class Lowering:
         reduces = self.schedule.collective.reduces
         all_kinds = ((True, reduces), (False, reduces), (False, False))[: 2 + reduces]
         kinds = [_Kind(*each) for each in all_kinds if not each[0] or self.limits.ops >= FUSED]
-        ways: list[tuple[float, int, int, str, _Kind]] = []
+        if self.over():
+            counts, kinds = counts[:1], kinds[-1:]
         made: dict[tuple[int, _Kind], Program | None] = {}
-        for kind in kinds:
+        for kind in reversed(kinds):
             one = made[counts[0], kind] = chosen.first_program(kind)
-            if one is None:
-                continue
-            for name in self.protocols:
-                timing = Timing(replace(one, protocol=name), self.schedule.topology, target.model)
-                ways += (
-                    (timing.least(self.size, copies // counts[0]), abs(place - LIKELY), copies,
-                     name, kind)
-                    for place, copies in enumerate(counts)
-                    if not self.size % replace(target, instances=copies).divisor(chunks)
-                )  # fmt: skip
-        if not ways:
+            if one is not None:
+                break
+        else:
             return chosen  # its variants may fit
+        ways: list[tuple[float, int, int, str, _Kind]] = []
+        for name in self.protocols:
+            timing = Timing(replace(one, protocol=name), self.schedule.topology, target.model)
+            ways += (
+                (timing.least(self.size, copies // counts[0]), abs(place - LIKELY), copies, name,
+                 kind)
+                for place, copies in enumerate(counts) for kind in kinds
+                if not self.size % replace(target, instances=copies).divisor(chunks)
+            )  # fmt: skip
         tried: dict[tuple[str, _Kind], dict[int, float]] = defaultdict(dict)
         for floor, _, copies, name, kind in sorted(ways):
             if floor >= least or (least < math.inf and self.over()):

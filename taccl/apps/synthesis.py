@@ -60,7 +60,7 @@ ROUNDS = (8, 16, 32)
 MOST = 8
 """Chunk counts up to which the one with the least bound is looked for."""
 
-SOUNDED = 0.2
+SOUNDED = 0.3
 """Share of the time, at most, for programs that say which algorithms to try first."""
 
 NEAR = Fraction(4, 3)
