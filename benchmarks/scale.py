@@ -35,8 +35,8 @@ MACHINES: Mapping[str, tuple[int, tuple[str, ...]]] = {
 CHUNK = 64
 """Megabytes of every chunk."""
 
-LIMIT = 600
-"""Seconds for the search: none needs as many."""
+LIMITS = ((1024, 30), (4096, 120), (16384, 600))
+"""Ranks, and seconds for the search, which ends sooner within a hundredth of a bound."""
 
 HEAD = f"""## Thousands of ranks
 
@@ -58,10 +58,12 @@ def command_of(machine: str, collective: str) -> list[str]:
     """Return the command line of a row, after the name of the program."""
     name, _, nodes = machine.partition(" x ")
     engine = "flow" if collective == "alltoall" else "guided"
+    ranks = MACHINES[machine][0]
+    limit = next(seconds for most, seconds in LIMITS if ranks <= most)
     return [
         "synthesize", name, collective, *(["--nodes", nodes] if nodes else []),
-        "--size", f"{CHUNK * MACHINES[machine][0]}MB", "--chunks", "1", "--batch", "none",
-        "--engine", engine, "--runtime", "none", "--time-limit", str(LIMIT), "--quiet", "--json",
+        "--size", f"{CHUNK * ranks}MB", "--chunks", "1", "--batch", "none",
+        "--engine", engine, "--runtime", "none", "--time-limit", str(limit), "--quiet", "--json",
     ]  # fmt: skip
 
 
