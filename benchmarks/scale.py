@@ -35,7 +35,7 @@ MACHINES: Mapping[str, tuple[int, tuple[str, ...]]] = {
 CHUNK = 64
 """Megabytes of every chunk."""
 
-LIMITS = ((1024, 30), (4096, 120), (16384, 600))
+LIMITS = ((1024, 60), (4096, 120), (16384, 600))
 """Ranks, and seconds for the search, which ends sooner within a hundredth of a bound."""
 
 HEAD = f"""## Thousands of ranks

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from statistics import median
 
 from taccl.apps.inputs import (
     DEFAULT_SIZE,
@@ -65,6 +66,12 @@ SOUNDED = 0.3
 
 NEAR = Fraction(4, 3)
 """Times the fastest of these, up to which an algorithm is tried before the engines."""
+
+SOME_LINKS = 64
+"""Links whose median stands for all."""
+
+MOST_PIECES = 128
+"""Chunks of one root's data, at most, that pass through chains and trees."""
 
 SECOND = 0.1
 """Share of the time, at most, for the bounds of these counts."""
@@ -415,6 +422,8 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
     long = len(counts) > len(CHUNK_COUNTS) + 1
     if len(counts) > 1 and not long:
         counts = _best_second(request, collective, counts, scorer.clock.share(SECOND))
+    elif long and collective.root is not None:
+        counts = _pipelined(request)
     single = len(counts) == 1
     if request.target is not None:
         unit = request.target.divisor(collective.chunks_in_size)
@@ -446,6 +455,21 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
         # Another count may have a lower bound for one chunk to a message.
         floor = max(floor, options.floor)
     return Series(counts, task, floor, long, lambda: scorer.slowest, request.measured)
+
+
+def _pipelined(request: Request) -> tuple[int, ...]:
+    """Return the chunk counts of one root's data, each twice the one before, as long as they pay.
+
+    The first is an eighth of those whose chunks are on a link as long as its alpha: with fewer,
+    others wait for each chunk to arrive, with more alphas keep links busy.
+    """
+    topology, links = request.logical.topology, list(request.logical.links())
+    some = links[:: 1 + len(links) // SOME_LINKS]
+    alpha = median(int(topology.links.alpha[link]) for link in some)
+    whole_time = median(topology.arrival(link, request.size) for link in some) - alpha
+    most = max(1, min(int(whole_time / max(alpha, 1)), MOST_PIECES) // 8)
+    first = 1 << (most.bit_length() - 1)
+    return tuple(first << n for n in range(MOST_PIECES.bit_length()) if first << n <= MOST_PIECES)
 
 
 def _best_second(
