@@ -17,6 +17,7 @@ from taccl.bounds.net import counted, leaves
 from taccl.collectives import COLLECTIVES, Collective, build_collective
 from taccl.errors import InputError, NoScheduleError
 from taccl.model.problem import Bound
+from taccl.topology.file import load_topology
 from taccl.topology.graph import LogicalTopology, Topology
 from taccl.topology.graph import whole as unrestricted
 from taccl.units import PS_PER_US
@@ -653,3 +654,16 @@ def test_ideas_left_out_on_big_machines_only_lower_the_bound(collective: str, id
         left = of_ndv2(collective)
     assert 0 < left[0] <= full[0]
     assert left[1] > 0
+
+
+def test_without_a_program_a_unit_costs_the_time_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def flow(machine: str) -> int:
+        network = unrestricted(load_topology(machine))
+        return {one.kind: one.time for one in any_bounds(network, "alltoall", 1 << 20)}["flow"]
+
+    for machine, alike in (("ring:6", True), ("torus2d:4x4", True), ("leaf-spine:2x3x2", False)):
+        solved = flow(machine)
+        with monkeypatch.context() as patch:
+            patch.setattr("taccl.bounds.flow.MOST_SOLVED", 1)
+            even = flow(machine)
+        assert even == solved if alike else 0 < even <= solved, machine
