@@ -38,8 +38,9 @@ SECONDS = 15.0
 
 HEAD = """## How near to the limit, size by size
 
-Made by `python -m benchmarks.grid` (`--sample`: 60 cells): `auto` with --time-limit {seconds:g}
-(runtime `portable`, seed 0) for shipped machines, with one server and with two, under the rule
+Made by `python -m benchmarks.grid` (`--sample`: 60 cells): `auto` with
+--time-limit {seconds:g} (runtime `portable`, seed 0) for shipped machines, with one server and with
+two where they have servers, under the rule
 `occupy`, and with `--profile measured` where the machine has measured costs. *bound* is the largest
 for any algorithm (or program), and *kind* says which it is. Other jobs used the machine, so that
 searches had a part of their seconds; a dash: nothing was found, as the column of engines says.

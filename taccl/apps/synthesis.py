@@ -422,7 +422,7 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
     long = len(counts) > len(CHUNK_COUNTS) + 1
     if len(counts) > 1 and not long:
         counts = _best_second(request, collective, counts, scorer.clock.share(SECOND))
-    elif long and collective.root is not None:
+    elif long and collective.root is not None and not logical.topology.copies_or_adds:
         counts = _pipelined(request)
     single = len(counts) == 1
     if request.target is not None:
