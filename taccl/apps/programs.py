@@ -65,6 +65,9 @@ COPIES = (2, 4)
 MEASURED_COPIES = (1, 2, 4, 8, 16, 32)
 """The same where a threadblock has a rate of its own, and it takes several to fill a link."""
 
+HASTY = Fraction(3, 2)
+"""Times what the best number of them takes at least, that fewer may take once time is up."""
+
 LIKELY = 2
 """The place of the one to start from: more or fewer are tried while they are better."""
 
@@ -273,8 +276,8 @@ class Lowering:
         reduces = self.schedule.collective.reduces
         all_kinds = ((True, reduces), (False, reduces), (False, False))[: 2 + reduces]
         kinds = [_Kind(*each) for each in all_kinds if not each[0] or self.limits.ops >= FUSED]
-        if self.over():
-            counts, kinds = counts[:1], kinds[-1:]
+        hasty = self.over()
+        kinds = kinds[-1:] if hasty else kinds
         made: dict[tuple[int, _Kind], Program | None] = {}
         for kind in reversed(kinds):
             one = made[counts[0], kind] = chosen.first_program(kind)
@@ -291,8 +294,12 @@ class Lowering:
                 for place, copies in enumerate(counts) for kind in kinds
                 if not self.size % replace(target, instances=copies).divisor(chunks)
             )  # fmt: skip
+        ways.sort()
+        if hasty:  # with few threadblocks, as far as they do not slow it down much
+            most = float(HASTY * ways[0][0])
+            ways.sort(key=lambda way: (way[0] > most, way[2]))
         tried: dict[tuple[str, _Kind], dict[int, float]] = defaultdict(dict)
-        for floor, _, copies, name, kind in sorted(ways):
+        for floor, _, copies, name, kind in ways:
             if floor >= least or (least < math.inf and self.over()):
                 break
             found = tried[name, kind]
