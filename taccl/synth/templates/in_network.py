@@ -115,9 +115,13 @@ class Way:
     def add(
         self, chunks: Sequence[int], by: Fan | tuple[Rank, Rank], *, reduce: bool, on: int = -1
     ) -> None:
-        """Add `chunks` that go by a fan or a link, in a batch of their own or in batch `on`."""
+        """Add `chunks` that go by a fan or a link, in a batch of their own or in batch `on`.
+
+        What has too many rows already is not written out.
+        """
         batch = self.batch if on < 0 else on
-        self.rows += [(chunk, by, batch, reduce) for chunk in chunks]
+        if len(self.rows) <= MOST_ROWS:
+            self.rows += [(chunk, by, batch, reduce) for chunk in chunks]
         self.batch += on < 0
 
     def decisions(self, lands: Mapping[int, int] | None = None) -> Decisions | None:
@@ -442,7 +446,9 @@ def _allgathers(rails: Rails) -> Iterator[tuple[Way, Lands]]:
     own, way = blocks(rails.problem), Way(rails.problem)
     servers = rails.problem.topology.servers
     has = [tuple(chunk for rank in ranks for chunk in own[rank]) for ranks in servers]
-    if len(has).bit_count() == 1 and sum(has, ()) == tuple(range(sum(map(len, has)))):
+    count = rails.problem.collective.num_chunks
+    few = len(own) * count <= MOST_ROWS and len(has).bit_count() == 1
+    if few and sum(has, ()) == tuple(range(count)):
         for ranks in servers:
             way.batch += 1
             for rank in ranks:
