@@ -46,7 +46,7 @@ from taccl.topology.graph import Rank, Topology
 MOST_ROUNDS = 64
 """Rounds of a pipeline over servers."""
 
-MOST_ROWS = 60_000
+MOST_ROWS = 100_000
 """Rows of one way."""
 
 Row = tuple[int, Fan | tuple[Rank, Rank], int, bool]
