@@ -164,7 +164,9 @@ class ScenarioFile(FileModel):
     changes: Annotated[list[ChangeRecord], Field(max_length=MAX_ENTRIES)] = Field(
         default_factory=list
     )
-    also: Annotated[list[AlsoRecord], Field(max_length=MAX_ALSO)] = Field(default_factory=list)
+    also: Annotated[
+        list[AlsoRecord], Field(max_length=MAX_ALSO, examples=["[{program: other.xml}]"])
+    ] = Field(default_factory=list)
 
 
 MAX_FLOWS = 4096

@@ -396,7 +396,11 @@ def run_classical(name: str, problem: Problem, options: Options, *, patient: boo
             f"{name} does not exist for {problem.collective.name} on the links of"
             f" {problem.topology.name}"
         )
-        raise kind(next(iter(trial.left_out), nowhere), fix="use --engine taccl or auto")
+        fix = "use --engine taccl or auto"
+        if name in IN_NETWORK and not problem.topology.copies_or_adds:
+            nowhere += ": no switch copies or adds here"
+            fix = "use --runtime none or mscclpp on a topology whose file says that switches can"
+        raise kind(next(iter(trial.left_out), nowhere), fix=fix)
     rows: list[tuple[Candidate, Schedule]] = []
     for schedule in schedules:
         if not (rows and clock.over):
