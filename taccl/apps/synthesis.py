@@ -86,7 +86,7 @@ GRACE = 0.04
 """Share of the time limit after its end at which judging is given up."""
 
 HASTE = 2.0
-"""Seconds for judging once the user has interrupted."""
+"""Seconds for judging once the user has interrupted, and where nothing else was judged in time."""
 
 LATE = 0.8
 """Share of the time limit that a search used which its clock ended: engines leave a reserve."""
@@ -329,6 +329,8 @@ def _proved(
     last = Deadline(math.inf if request.deterministic else scorer.last)
     if request.stop.is_set():
         last = last.within(HASTE)
+    elif judged is None:
+        last = max(last, Deadline.after(HASTE), key=lambda deadline: deadline.end)
     try:
         with kept(last):
             if judged is None or judged.schedule is not found:

@@ -24,6 +24,7 @@ from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import judge
 from taccl.synth.templates.classical import CLASSICAL, textbook_schedule
 from taccl.timing.deadline import hurry
+from taccl.verify import verify
 
 LIMIT = 1.5
 
@@ -127,6 +128,14 @@ def test_nothing_is_written_that_was_not_judged(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(OutOfTimeError, match="no") as caught:
         synthesize(asked())
     assert str(caught.value.fix).startswith("raise --time-limit")
+
+
+def test_what_was_found_in_time_is_judged_even_where_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("taccl.apps.synthesis.GRACE", -1.0)
+    found = synthesize(replace(asked("ring"), target=None))
+    assert verify(found.schedule) == []
 
 
 def test_who_interrupts_what_was_not_judged_is_not_told_to_raise_a_limit(
