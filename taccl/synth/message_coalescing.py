@@ -23,9 +23,9 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from taccl.collectives import COLLECTIVES, build_collective
+from taccl.collectives.ragged import places_in
 from taccl.model.problem import Problem
 from taccl.model.schedule import Decisions, Schedule
-from taccl.ragged import places_in
 from taccl.synth.list_scheduler import (
     decide,
     load_of,

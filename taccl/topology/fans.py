@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl.collectives.ragged import places_in
 from taccl.errors import InputError
-from taccl.ragged import places_in
 from taccl.topology.graph import Multicast, Topology
 from taccl.topology.links import LinkTable
 from taccl.units import Time

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl.collectives.ragged import equals_before, places_in
 from taccl.errors import InputError, TacclWarning
-from taccl.ragged import equals_before, places_in
 
 if TYPE_CHECKING:
     from taccl.topology.graph import Topology

@@ -13,8 +13,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl.collectives.ragged import places_in
 from taccl.collectives.slots import INPUT, OUTPUT, SCRATCH, Slots
-from taccl.ragged import places_in
 from taccl.topology.graph import LogicalTopology
 from taccl.units import exact_us
 from taccl.verify.sends import MAX_FINDINGS, Finding, Int64, Sends, batch_costs
