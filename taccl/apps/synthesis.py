@@ -64,6 +64,9 @@ MOST = 8
 SOUNDED = 0.3
 """Share of the time, at most, for programs that say which algorithms to try first."""
 
+QUICK = 3000
+"""Messages whose program is made and judged in about a second."""
+
 NEAR = Fraction(4, 3)
 """Times the fastest of these, up to which an algorithm is tried before the engines."""
 
@@ -258,7 +261,13 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> Sequence[
     problem = Problem(logical, cut, chunk_size_of(cut, request.size), group)
     check_times(logical.topology, problem.chunk_size)
     made = opening(problem, batch=request.batch)
-    for name, schedule in made:
+    # The first answer is one that does not take seconds to lower and to judge.
+    soon = (
+        sorted(made, key=lambda one: one[1].num_messages > QUICK)
+        if isinstance(made, list)
+        else made
+    )
+    for name, schedule in soon:
         scorer.starts(name)
         if scorer.open(schedule):
             break
@@ -278,6 +287,11 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> Sequence[
     most = NEAR * min(times.values(), default=0)
     near = [name for name in sorted(times, key=lambda name: times[name]) if times[name] <= most]
     return [*near, *(name for name in ranking if name not in times)]
+
+
+def _takes_long(made: tuple[str, Schedule]) -> bool:
+    """Tell whether the program of an algorithm takes seconds to lower and to judge."""
+    return made[1].num_messages > QUICK
 
 
 def _search(request: Request, collective: Collective, scorer: Scorer, found: list[Attempt]) -> None:

@@ -148,9 +148,14 @@ class Schedule:
         return len(self) * len(self.group)
 
     @property
+    def num_messages(self) -> int:
+        """The number of messages after expansion: a batch of sends is one."""
+        return len(np.unique(self.batch)) * len(self.group)
+
+    @property
     def batches(self) -> bool:
         """Whether some message carries several chunks."""
-        return len(np.unique(self.batch)) < len(self.batch)
+        return self.num_messages < self.num_sends
 
     def sends(self) -> Iterator[Send]:
         """Yield the representative sends as records."""

@@ -92,15 +92,15 @@ def test_equals_win_together() -> None:
 
 
 def test_the_crossover_of_two_formulas_is_found_to_a_hundredth() -> None:
-    # binomial 2 (alpha + beta S), double-chain in two chunks 3 (alpha + beta S/2): equal where
-    # beta S is 2 alpha, which is 70 000 bytes.
+    # flooding in two chunks 2 alpha + 3/2 beta S, double-chain in four 4 (alpha + beta S/4): equal
+    # where beta S is 4 alpha, which is 140 000 bytes.
     found = compared("hypercube:4", "reduce", 1 << 16, 1 << 22)
     (crossover,) = found.crossovers
-    assert (crossover.before, crossover.after) == ("binomial", "double-chain")
-    assert 70_000 <= crossover.size <= 70_700
+    assert (crossover.before, crossover.after) == ("flooding", "double-chain")
+    assert 140_000 <= crossover.size <= 141_400
     around = compared("hypercube:4", "reduce", crossover.size * 98 // 100, crossover.size)
     winners = [[c.name for c in around.contenders if around.wins(c, i)] for i in (0, 1)]
-    assert winners == [["binomial"], ["double-chain"]]
+    assert winners == [["flooding"], ["double-chain"]]
 
 
 def test_sizes_between_two_with_other_winners_are_looked_at_once(

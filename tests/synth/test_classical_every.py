@@ -349,8 +349,8 @@ def served(topology: Topology, name: str) -> set[str]:
     }
 
 
-# Those of switches that copy and add have theirs in test_in_network.py.
-@for_each("name", [name for name in CLASSICAL if name not in IN_NETWORK])
+# Switches that copy and add have theirs in test_in_network.py, flooding in test_flooding.py.
+@for_each("name", [name for name in CLASSICAL if name not in {*IN_NETWORK, "flooding"}])
 def test_every_algorithm_has_a_formula_for_every_collective_that_it_serves(
     name: str, tmp_path: Path
 ) -> None:

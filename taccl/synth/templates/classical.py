@@ -54,6 +54,9 @@ binomial           broadcast and reduce in one chunk ceil(log2(n)) (alpha + beta
                    not occupy links, for n a power of two
 scatter-allgather  broadcast and reduce in n chunks 2 (n-1) (alpha + beta S/n)
 direct             gather and scatter (n-1) (alpha + beta S/n) where the root has one port
+flooding           on a ring, with h = floor(n/2), allgather and reducescatter h (alpha + beta S/n),
+                   allreduce twice that, alltoall h alpha + h (h+1)/2 beta S/n; a latency for every
+                   hop of the farthest rank on any links
 nvls ...           where switches copy and add: :mod:`taccl.synth.templates.in_network`
 ================== ====================================================================
 
@@ -77,6 +80,7 @@ from taccl.model.routes import may_leave
 from taccl.model.schedule import Decisions, Schedule, message_groups
 from taccl.synth.list_scheduler import dispatched, load_of
 from taccl.synth.plan import plan_decisions, rows_of
+from taccl.synth.templates.flooding import FLOODED, flooding
 from taccl.synth.templates.grid_programs import (
     MOST_ROWS,
     Algorithm,
@@ -188,6 +192,7 @@ CLASSICAL: Mapping[str, Template] = MappingProxyType({
     "binomial": Template(binomial),
     "scatter-allgather": Template(scatter_allgather),
     "direct": Template(direct),
+    "flooding": Template(flooding, packed=FLOODED),
     **{name: Template(lambda _problem: iter(()), fans=ways) for name, ways in IN_NETWORK.items()},
 })  # fmt: skip
 
