@@ -21,9 +21,8 @@ from taccl.apps import Request, Target, load_network, synthesize
 from taccl.apps.comparison import CHANNELS
 from taccl.apps.inputs import MachineOptions, read_program
 from taccl.msccl.program import Program
-from taccl.replay.cost import measured_costs, model_of
+from taccl.replay.cost import model_of
 from taccl.replay.nccl import fastest, machine_of
-from taccl.replay.sweep import measured_bounds_of
 from taccl.replay.timing import traces
 from taccl.synth.templates.nccl_kernels import KERNELS
 from taccl.topology.graph import Topology
@@ -86,22 +85,6 @@ def least(programs: Sequence[Program], topology: Topology, size: int) -> Time | 
     return min((time for time in times if time is not None), default=None)
 
 
-def bound(topology: Topology, collective: str, size: int) -> Time:
-    """Return what no program takes less than, whichever protocol it has.
-
-    That of a protocol knows its launch, its alpha and the bytes that it puts on the wire.
-    """
-    costs, found = measured_costs(topology), []
-    for name, row in costs.protocols.items():
-        alone = replace(
-            costs, protocols={name: row}, inside=costs.inside / row.wire,
-            across=costs.across / row.wire,
-        )  # fmt: skip
-        at = measured_bounds_of(topology, alone, collective)(size)
-        found.append(0 if at is None else at[1])
-    return min(found)
-
-
 def cells(seconds: float, folder: Path, only: str) -> Iterator[Cell]:
     """Yield all cells, each searched for so many seconds; ``folder`` has the files of others."""
     for (name, nodes, runtime), collective in product(MACHINES, COLLECTIVES):
@@ -127,9 +110,7 @@ def cells(seconds: float, folder: Path, only: str) -> Iterator[Cell]:
             if expected is not None:
                 known["NCCL's formula"] = expected.time
             label = name if nodes == 1 else f"{name} x {nodes}"
-            yield Cell(
-                label, collective, size, found.time, bound(topology, collective, found.size), known
-            )
+            yield Cell(label, collective, size, found.time, found.bound.time, known)
 
 
 COLUMNS = ("NCCL's kernels", "files", "NCCL's formula")

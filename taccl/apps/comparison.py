@@ -25,7 +25,7 @@ from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program, errors_of
 from taccl.mscclpp.interpret import judge_plan, root_of
 from taccl.mscclpp.plan import Plan
-from taccl.replay.cost import ReplayModel, measured_costs, model_of
+from taccl.replay.cost import ReplayModel, floor_networks, measured_costs, model_of
 from taccl.replay.nccl import (
     VERSION,
     Choice,
@@ -195,7 +195,8 @@ class Question:
         if collective.is_timed:  # programs do not wait for chunks
             collective = collective.timed()
         if self.measured:
-            return measured_bounds_of(self.topology, measured_costs(self.topology), collective)
+            floors = floor_networks(self.topology, measured_costs(self.topology))
+            return measured_bounds_of(floors, collective)
         if self.topology.copies_or_adds:
             return bounds_of(self.topology, collective, world=ANY)
         most = max(self.model.message_bytes.values()) if has_xml(collective.name) else None

@@ -20,7 +20,7 @@ from taccl.mscclpp.interpret import is_plan
 from taccl.mscclpp.plan import Plan
 from taccl.mscclpp.structure import counted_chunks
 from taccl.mscclpp.text import read_plan
-from taccl.replay.cost import charged_network, least_costs, measured_costs, of_plans
+from taccl.replay.cost import charged_network, floor_networks, least_costs, measured_costs, of_plans
 from taccl.sketch import apply_sketch, load_sketch
 from taccl.topology.edit import grouped
 from taccl.topology.file import has_count, load_topology
@@ -283,29 +283,34 @@ def charged(
     topology = logical.topology
     costs = measured_costs(topology).protocols
     # Of all bounds the quickest to prove: something is to be written before others are.
-    ports = port_crossings(make_net(least_network(logical), collective), collective)
+    least = least_costs(topology, measured_costs(topology))
+    ports = port_crossings(make_net(replace(logical, topology=least), collective), collective)
     curves = (fluid(port.kind, port.gates, port.share) for port in ports)
     floor = max((curve.at(size) for curve in curves if curve is not None), default=0)
     across = topology.num_servers > 1
     inside = topology.num_ranks > topology.num_servers
     rounds = 2 if reduces_and_spreads(collective) or not (across and inside) else 1
 
-    def least(name: str) -> Fraction:
+    def takes(name: str) -> Fraction:
         own = costs[name]
         alphas = rounds * (across * own.alpha_across + inside * own.alpha)
         return own.launch + alphas + own.wire * floor
 
-    return replace(logical, topology=charged_network(topology, min(protocols or costs, key=least)))
+    return replace(logical, topology=charged_network(topology, min(protocols or costs, key=takes)))
 
 
 @lru_cache(maxsize=8)
-def least_network(logical: LogicalTopology, *, plans: bool = False) -> LogicalTopology:
-    """Return a network with measured costs as bounds for its programs, or `plans` too, see it."""
-    machines = [logical.topology, *([of_plans(logical.topology)] if plans else [])]
-    costs = [one.measured for one in machines if one.measured is not None]
-    if not costs:
-        return logical
-    return replace(logical, topology=least_costs(logical.topology, *costs))
+def floors_of(logical: LogicalTopology, *, plans: bool = False) -> tuple[LogicalTopology, ...]:
+    """Return networks with measured costs as bounds for its programs, or `plans` too.
+
+    No program takes less than the least of their bounds, each with its launch, does.
+    """
+    costs = measured_costs(logical.topology)
+    found = floor_networks(logical.topology, costs)
+    if plans:
+        own = measured_costs(of_plans(logical.topology))
+        found = (*found, least_costs(logical.topology, own))
+    return tuple(replace(logical, topology=topology) for topology in found)
 
 
 ELEMENT_BYTES = 4

@@ -24,7 +24,14 @@ from taccl.mscclpp.interpret import ROOTED, is_plan, judge_plan
 from taccl.mscclpp.plan import MAX_BUFFER, NEWEST, Plan
 from taccl.mscclpp.structure import MAX_THREADS, VECTOR, counted_chunks
 from taccl.mscclpp.text import write_plan
-from taccl.replay.cost import ReplayModel, measured_costs, model_of, of_plans, sharing_of_plan
+from taccl.replay.cost import (
+    ReplayModel,
+    least_costs,
+    measured_costs,
+    model_of,
+    of_plans,
+    sharing_of_plan,
+)
 from taccl.replay.interpreter import Trace, replay
 from taccl.replay.plans import replay_plan
 from taccl.replay.sweep import Row, bounds_of, measured_bounds_of, row_of
@@ -391,9 +398,9 @@ def plan_rows(
         world = ANY if any(rank.groups for rank in plan.ranks) else POINT_TO_POINT
         bound = bounds_of(topology, plan.collective, root, world=world)
         if model.measured:
-            bound = measured_bounds_of(
-                topology, measured_costs(of_plans(topology)), plan.collective, root, world=world
-            )
+            # Of one plan some threadblocks may signal, and others send packets.
+            least = least_costs(topology, measured_costs(of_plans(topology)))
+            bound = measured_bounds_of([least], plan.collective, root, world=world)
         for size in sizes:
             trace = replay_plan(plan, topology, size, model)
             row = row_of(trace, plan, topology, bound, file)

@@ -16,7 +16,7 @@ from taccl.apps.inputs import (
     DEFAULT_SIZE,
     asked_collective,
     charged,
-    least_network,
+    floors_of,
     logical_group,
     size_of_chunks,
 )
@@ -218,10 +218,14 @@ def _program_bounds(
         return any_bounds(logical, collective, size, world=ANY)
     if not target.measured:
         return any_bounds(logical, collective, size, target.message_bytes, request.world)
-    least = least_network(logical, plans=request.plans is not None)
-    launch = least.topology.local.launch
-    found = any_bounds(least, collective, size, world=request.world)
-    return tuple(replace(bound, time=bound.time + launch) for bound in found)
+    found = []
+    for floor in floors_of(logical, plans=request.plans is not None):
+        bounds, launch = (
+            any_bounds(floor, collective, size, world=request.world),
+            floor.topology.local.launch,
+        )
+        found.append(tuple(replace(bound, time=bound.time + launch) for bound in bounds))
+    return min(found, key=lambda bounds: best(bounds).time)
 
 
 def _scorer(request: Request, clock: Deadline) -> Scorer:

@@ -189,19 +189,42 @@ def least_costs(topology: Topology, *costs: ProgramCosts) -> Topology:
 
     Messages that share edges are the limit of ever finer chunks that take turns on them, alpha
     holding nothing, and what holds for all chunk counts under the rule ``delay`` holds in the limit
-    as well. Protocols, threadblocks, slots and local work only add to that. A link has exactly one
-    edge that leaves a rank: on it is the least alpha of all protocols.
+    as well. Threadblocks, slots and local work only add to that. A link has exactly one edge that
+    leaves a rank: on it is the least alpha of all protocols. Data puts at least as many bytes on
+    the wire as with the protocol that has the fewest.
     """
     rows = [row for each in costs for row in each.protocols.values()]
-    alpha = min(min(row.alpha, row.alpha_across) for row in rows)
-    launch = min(row.launch for row in rows)
+    inside, across = min(row.alpha for row in rows), min(row.alpha_across for row in rows)
+    if topology.num_servers > 1:  # on what links within a server use others may leave it
+        inside = min(inside, across)
+    launch, wire = min(row.launch for row in rows), min(row.wire for row in rows)
+    local = inside_servers(topology)
     payloads = zip(*(payload_betas(topology, each) for each in costs), strict=True)
     betas = [min((beta for beta in own if beta is not None), default=None) for own in payloads]
     edges = [
-        replace(edge, alpha=alpha * (edge.tail < topology.num_ranks), overhead=0, beta=beta)
+        replace(
+            edge, alpha=(inside if local[edge.id] else across) * (edge.tail < topology.num_ranks),
+            overhead=0, beta=None if beta is None else beta * wire,
+        )
         for edge, beta in zip(topology.edges, betas, strict=True)
-    ]
+    ]  # fmt: skip
     return topology.with_alpha_rule("delay").with_costs(edges, LocalCosts(launch=launch))
+
+
+MANY_RANKS = 256
+"""Ranks above which one network stands for all protocols: there bounds take seconds."""
+
+
+def floor_networks(topology: Topology, costs: ProgramCosts) -> tuple[Topology, ...]:
+    """Return topologies like that of :func:`least_costs`, one for each protocol of the `costs`.
+
+    A program has one protocol. So it takes no less than the bound of that one, its launch included,
+    and none takes less than the least of all.
+    """
+    if topology.num_ranks > MANY_RANKS:
+        return (least_costs(topology, costs),)
+    alone = (replace(costs, protocols={name: row}) for name, row in costs.protocols.items())
+    return tuple(least_costs(topology, one) for one in alone)
 
 
 def charged_network(topology: Topology, protocol: str) -> Topology:

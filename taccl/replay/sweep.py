@@ -9,10 +9,10 @@ from taccl.collectives import COLLECTIVES, Collective, build_collective, busbw_f
 from taccl.errors import NoScheduleError
 from taccl.msccl.interpret import find_root
 from taccl.msccl.program import Program
-from taccl.replay.cost import ReplayModel, least_costs
+from taccl.replay.cost import ReplayModel, floor_networks
 from taccl.replay.interpreter import Trace
 from taccl.replay.timing import traces
-from taccl.topology.graph import ProgramCosts, Topology, whole
+from taccl.topology.graph import Topology, whole
 from taccl.units import Time, format_size, gigabytes_per_second, microseconds
 
 BoundAt = Callable[[int], tuple[str, Time] | None]
@@ -167,7 +167,9 @@ def sweep(
             bounds[asked] = (
                 bounds_of(topology, program.collective, root, routed=route, message_bytes=most)
                 if costs is None
-                else measured_bounds_of(topology, costs, program.collective, root, routed=route)
+                else measured_bounds_of(
+                    floor_networks(topology, costs), program.collective, root, routed=route
+                )
             )
         found = traces(program, topology, sizes, model, route=route, protocol_costs=protocol_costs)
         made = [row_of(trace, program, topology, bounds[asked], file) for trace in found]
@@ -180,19 +182,24 @@ def sweep(
 
 
 def measured_bounds_of(
-    topology: Topology, costs: ProgramCosts, collective: str | Collective,
+    networks: Sequence[Topology], collective: str | Collective,
     root: int | None = None, *, routed: bool = False, world: str = POINT_TO_POINT,
 ) -> BoundAt:  # fmt: skip
-    """Return the best bound, the least launch included, for programs with measured `costs`.
+    """Return the least of the best bounds of some `networks`, each with its launch.
 
-    `topology`, `collective`, `root`, `routed` and `world` are as for :func:`bounds_of`.
+    Of :func:`taccl.replay.cost.floor_networks` it is what no program with these costs takes less
+    than. `collective`, `root`, `routed` and `world` are as for :func:`bounds_of`.
     """
-    least = least_costs(topology, costs)
-    bound = bounds_of(least, collective, root, routed=routed, world=world)
+    floors = [
+        (least.local.launch, bounds_of(least, collective, root, routed=routed, world=world))
+        for least in networks
+    ]
 
     def at(size: int) -> tuple[str, Time] | None:
-        found = bound(size)
-        return None if found is None else (found[0], found[1] + least.local.launch)
+        found = [
+            (one[0], launch + one[1]) for launch, at in floors if (one := at(size)) is not None
+        ]
+        return min(found, key=lambda one: one[1]) if len(found) == len(floors) else None
 
     return at
 

@@ -19,7 +19,7 @@ from taccl.collectives import COLLECTIVES
 from taccl.errors import InputError, OutOfTimeError
 from taccl.files import read_text
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.replay.cost import is_measured, measured_costs, of_plans
+from taccl.replay.cost import floor_networks, is_measured, least_costs, measured_costs, of_plans
 from taccl.replay.nccl import Settings, machine_of
 from taccl.replay.sweep import bounds_of, measured_bounds_of
 from taccl.report.html import library_page
@@ -145,12 +145,18 @@ def tune(order: Order) -> Tuned:
         if kept is not None:
             texts = {str(name): str(text) for name, text in json.loads(kept).items()}
         else:
-            # Of plans the bounds are those at what plans are charged.
-            charged = topology if order.plans is None else of_plans(topology)
+            floors: Sequence[Topology] = ()
+            if setting.measured:
+                # Of plans the bounds are those at what plans are charged.
+                floors = (
+                    floor_networks(machine, measured_costs(topology))
+                    if order.plans is None
+                    else [least_costs(machine, measured_costs(of_plans(topology)))]
+                )
             bounds = {
-                name: bounds_of(machine, name, message_bytes=plan.message_bytes, world=ANY)
-                if not setting.measured
-                else measured_bounds_of(machine, measured_costs(charged), name, world=ANY)
+                name: measured_bounds_of(floors, name, world=ANY)
+                if floors
+                else bounds_of(machine, name, message_bytes=plan.message_bytes, world=ANY)
                 for name in order.collectives
             }
             plan = replace(plan, bounds={

@@ -17,7 +17,7 @@ from taccl.errors import InputError
 from taccl.model.problem import Problem, Status, problem_of
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import Op
-from taccl.replay.cost import WORK, charged_network, model_of, sharing_of
+from taccl.replay.cost import WORK, charged_network, floor_networks, model_of, sharing_of
 from taccl.replay.sweep import measured_bounds_of
 from taccl.replay.timing import traces
 from taccl.synth.templates.classical import classical_schedules, textbook_schedule
@@ -91,7 +91,8 @@ def test_small_sizes_take_ll_and_large_ones_do_not() -> None:
         model = replace(model_of("portable"), measured=True)
         (trace,) = traces(found.program, topology, [found.size], model)  # type: ignore[arg-type]
         assert trace.time == found.replay
-        bound = measured_bounds_of(topology, topology.measured, "allgather")(found.size)
+        floors = floor_networks(topology, topology.measured)
+        bound = measured_bounds_of(floors, "allgather")(found.size)
         assert bound is not None
         assert bound[1] == found.bound.time
         assert found.time >= found.bound.time

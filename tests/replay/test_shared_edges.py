@@ -10,8 +10,8 @@ import pytest
 
 from taccl.errors import ProgramError
 from taccl.msccl.program import Program
-from taccl.replay.cost import WORK, ReplayModel, least_costs, sharing_of
-from taccl.replay.sweep import sweep
+from taccl.replay.cost import WORK, ReplayModel, floor_networks, least_costs, sharing_of
+from taccl.replay.sweep import measured_bounds_of, sweep
 from taccl.replay.timing import Timing
 from taccl.synth.templates.nccl_kernels import exchange_program, ring_program
 from taccl.topology.graph import ProgramCosts, ProtocolCosts, Topology
@@ -196,8 +196,22 @@ def test_no_program_is_faster_than_the_bound_of_its_least_costs() -> None:
     assert max(tight) > 0.9
 
 
+def test_no_protocol_is_charged_the_least_of_others() -> None:
+    # LL starts soon and doubles the bytes, Simple the other way round.
+    made = costs(launch=100, alpha=9, wire=Fraction(2))
+    simple = replace(made.protocols["LL"], launch=4100, wire=Fraction(1))
+    both = replace(made, protocols={"LL": made.protocols["LL"], "Simple": simple})
+    least = [least_costs(PAIR, both), *floor_networks(PAIR, both)]
+    at = [measured_bounds_of(networks, "broadcast", 0) for networks in ([least[0]], least[1:])]
+    for size, launch, wire in ((400, 100, 2), (4000, 4100, 1)):
+        found = [bound(size) for bound in at]
+        assert [one[1] for one in found if one] == [109 + 4 * size, launch + 9 + 4 * wire * size]
+
+
 def test_measured_costs_bound_nothing_else() -> None:
-    low = least_costs(PAIR, costs(launch=7, alpha=9, alpha_across=5, inside=Fraction(1, 2)))
-    assert (low.local.launch, low.alpha_rule) == (7, "delay")
-    for edge in low.edges:
-        assert (edge.alpha, edge.overhead, edge.beta) == (5, 0, Fraction(8))
+    apart, half = replace(PAIR, server_of=(0, 1)), Fraction(1, 2)
+    for pair, alpha, inside, across in ((PAIR, 9, half, 1), (apart, 5, 1, half)):
+        low = least_costs(pair, costs(7, 9, 5, inside=inside, across=across))
+        assert (low.local.launch, low.alpha_rule) == (7, "delay")
+        for edge in low.edges:
+            assert (edge.alpha, edge.overhead, edge.beta) == (alpha, 0, Fraction(8))
