@@ -175,7 +175,7 @@ def test_what_nccls_model_wins_is_left_to_it(run: Run, tmp_path: Path) -> None:
     pairs = {tuple(row.split(",")[3:5]) for row in rows[1:]}
     assert pairs <= {(a, p) for a in ("ring", "tree") for p in ("ll", "ll128", "simple")}
     ends = (rows[1].split(",")[1], rows[-1].split(",")[2])
-    assert ends == (str(index["sizes"][0]), str(512 << 10))
+    assert ends == (str(index["sizes"][0]), str(256 << 10))
     told = run("explain", tmp_path / "lib", "--collective", "allreduce", "--size", "256K").out
     assert "NCCL's own algorithm" in told
     kept = run(
