@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from benchmarks.auto import text_of, warm_up
 from benchmarks.sections import replace_section
-from taccl.apps import Request, load_network, synthesize
+from taccl.apps import Request, Target, load_network, synthesize
 from taccl.apps.inputs import MachineOptions
 from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.topology.file import shipped_topologies
@@ -128,8 +128,8 @@ def sample_of(cells: Sequence[Cell]) -> list[Cell]:
 def row_of(cell: Cell, network: LogicalTopology, seconds: float = SECONDS) -> Row:
     """Run one cell for so many seconds."""
     request = Request(
-        network, cell.collective, parse_size(cell.size), measured=cell.profile == "measured",
-        time_limit=seconds,
+        network, cell.collective, parse_size(cell.size), target=Target(instances=None),
+        measured=cell.profile == "measured", time_limit=seconds,
     )  # fmt: skip
     began = time.monotonic()
     try:

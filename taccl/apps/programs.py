@@ -45,7 +45,7 @@ from taccl.replay.cost import ReplayModel, model_of
 from taccl.replay.interpreter import Span, replay
 from taccl.replay.timing import Timing, traces
 from taccl.synth.templates.classical import classical_schedules
-from taccl.timing.deadline import Deadline
+from taccl.timing.deadline import Deadline, TimeUp, forget, kept
 from taccl.topology.graph import LogicalTopology, Topology
 from taccl.units import MAX_SIZE, Time
 from taccl.verify import require_valid
@@ -296,8 +296,8 @@ class Lowering:
             )  # fmt: skip
         ways.sort()
         if hasty:  # with few threadblocks, as far as they do not slow it down much
-            most = float(HASTY * ways[0][0])
-            ways.sort(key=lambda way: (way[0] > most, way[2]))
+            most, quickest = float(HASTY * ways[0][0]), ways[0][3]
+            ways.sort(key=lambda way: (way[0] > most, way[3] != quickest, way[2]))
         tried: dict[tuple[str, _Kind], dict[int, float]] = defaultdict(dict)
         for floor, _, copies, name, kind in ways:
             if floor >= least or (least < math.inf and self.over()):
@@ -675,7 +675,8 @@ PROMISING = Fraction(11, 10)
 """Times the best: a schedule whose first program takes longer is left at that."""
 
 SCORING = 0.2
-"""Of the time that is left, for the programs of one schedule: then the best so far must do."""
+"""Of the time that is left, for the programs of one schedule: then the best so far must do, and
+after twice as much it is given up."""
 
 LEAST = Fraction(7, 8)
 """Of the size that is asked for: a smaller one says too little of it."""
@@ -832,6 +833,7 @@ class Scorer:
             return self._known[key]
         known: Time | LoweringError
         clock = self.clock.share(SCORING)
+        last = Deadline() if self.clock.counted is not None else self.clock.share(2 * SCORING)
         enough = None if self.best is None else int(self.best.time * PROMISING)
         task = lowering_of(schedule, self.target, self.size, "score", lambda: clock.over, enough)
         if self.plans is not None and len(schedule.fans):
@@ -845,11 +847,19 @@ class Scorer:
             self._known[key] = known
             return known
         try:
-            task = task.settled() if self.target.measured else task
-            known = self._compared(task)
+            with kept(last):
+                task = task.settled() if self.target.measured else task
+                known = self._compared(task)
             if self.best is None or known < self.best.time:
                 self.best = Scored(schedule, self.engine, task, known)
                 self._save_time(self.best, task)
+        except TimeUp as up:
+            if up.deadline is not last:
+                raise
+            forget(last)
+            known = LoweringError(
+                "making and replaying it takes too long", fix="raise --time-limit"
+            )
         except LoweringError as error:
             self.report(f"not lowered: {error.problem}")
             known = error

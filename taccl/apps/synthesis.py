@@ -67,6 +67,9 @@ SOUNDED = 0.3
 QUICK = 3000
 """Messages whose program is made and judged in about a second."""
 
+ITERATION = 1 << 22
+"""Bytes of a message in an iteration of a program, about."""
+
 NEAR = Fraction(4, 3)
 """Times the fastest of these, up to which an algorithm is tried before the engines."""
 
@@ -266,11 +269,7 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> Sequence[
     check_times(logical.topology, problem.chunk_size)
     made = opening(problem, batch=request.batch)
     # The first answer is one that does not take seconds to lower and to judge.
-    soon = (
-        sorted(made, key=lambda one: one[1].num_messages > QUICK)
-        if isinstance(made, list)
-        else made
-    )
+    soon = sorted(made, key=_long) if isinstance(made, list) else made
     for name, schedule in soon:
         scorer.starts(name)
         if scorer.open(schedule):
@@ -293,9 +292,14 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> Sequence[
     return [*near, *(name for name in ranking if name not in times)]
 
 
-def _takes_long(made: tuple[str, Schedule]) -> bool:
-    """Tell whether the program of an algorithm takes seconds to lower and to judge."""
-    return made[1].num_messages > QUICK
+def _long(made: tuple[str, Schedule]) -> int:
+    """Tell how long it takes to make, replay and judge the program of an algorithm, by doubles.
+
+    Messages are replayed in iterations, each of a part of them.
+    """
+    schedule = made[1]
+    work = schedule.num_messages * (1 + int(schedule.chunk_size) // ITERATION)
+    return (work // QUICK).bit_length()
 
 
 def _search(request: Request, collective: Collective, scorer: Scorer, found: list[Attempt]) -> None:

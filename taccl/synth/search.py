@@ -543,7 +543,7 @@ def auto(problem: Problem, options: Options) -> Result:
 
 FEW_MESSAGES = (
     "hierarchical", "two-step", "halving-doubling", "double-binary-tree", "scatter-allgather",
-    "all-pairs", "direct", "binomial", "flooding", "chain",
+    "all-pairs", "bruck", "direct", "binomial", "flooding", "chain",
 )  # fmt: skip
 """Algorithms with few messages, which are lowered and judged soonest; the best guess first."""
 
