@@ -674,9 +674,11 @@ MARGIN = 1.5
 PROMISING = Fraction(11, 10)
 """Times the best: a schedule whose first program takes longer is left at that."""
 
-SCORING = 0.2
-"""Of the time that is left, for the programs of one schedule: then the best so far must do, and
-after twice as much it is given up."""
+SCORING = 0.1
+"""Of the time that is left, for the programs of one schedule: then the best so far must do."""
+
+GIVEN_UP = 0.3
+"""The same for the first of them: then the schedule is given up."""
 
 LEAST = Fraction(7, 8)
 """Of the size that is asked for: a smaller one says too little of it."""
@@ -833,7 +835,7 @@ class Scorer:
             return self._known[key]
         known: Time | LoweringError
         clock = self.clock.share(SCORING)
-        last = Deadline() if self.clock.counted is not None else self.clock.share(2 * SCORING)
+        last = Deadline() if self.clock.counted is not None else self.clock.share(GIVEN_UP)
         enough = None if self.best is None else int(self.best.time * PROMISING)
         task = lowering_of(schedule, self.target, self.size, "score", lambda: clock.over, enough)
         if self.plans is not None and len(schedule.fans):
