@@ -580,7 +580,8 @@ def synthesis_page(found: Synthesis) -> str:
         view = _schedule_view(row, schedule, _facts(found), found.candidates)
         return page(title, [row], [view], _nccl(topology))
     setting = Setting(topology, model_of(target.runtime, target.element_bytes))
-    bound = bounds_of(topology, schedule.collective, message_bytes=target.message_bytes)
+    most = target.message_bytes(schedule.collective.name, topology)
+    bound = bounds_of(topology, schedule.collective, message_bytes=most)
     # The size, and others around it that the program serves, in whole chunks: rounded up, as the
     # smallest size served need not cut into whole chunks.
     unit = program.chunks_per_loop * target.element_bytes

@@ -126,11 +126,13 @@ class Target:
         given = [limit for limit in (self.channels, channels) if limit is not None]
         return replace(self, channels=min(given, default=None))
 
-    @property
-    def message_bytes(self) -> int:
-        """The most bytes of a message."""
+    def message_bytes(self, collective: str, topology: Topology) -> int:
+        """Return the most bytes of a message in the protocols that there are to choose from.
+
+        Raises InputError when the one that is asked for hangs.
+        """
         sizes = RUNTIMES[self.runtime].message_bytes
-        return max(sizes.values()) if self.protocol == "auto" else sizes[self.protocol]
+        return max(sizes[name] for name in self.protocols(collective, topology))
 
     def protocols(self, collective: str, topology: Topology) -> tuple[str, ...]:
         """Return the protocols to choose from, the likely one first.
@@ -365,8 +367,12 @@ class Lowering:
         return chosen
 
     def is_slow(self, time: Time) -> bool:
-        """Tell whether what a program takes, in picoseconds, says that others are not worth it."""
-        return self.enough is not None and time > self.enough
+        """Tell whether what a program takes, in picoseconds, says that others are not worth it.
+
+        With alpha and beta it takes a schedule that ends late, too: another may be as fast as that.
+        """
+        end = time if self.target.measured else min(time, self.schedule.makespan)
+        return self.enough is not None and end > self.enough
 
     def accepts(self, program: Program) -> bool:
         """Tell whether a program is what the target asks for."""

@@ -220,13 +220,12 @@ def _program_bounds(
     if target is None:  # a schedule may hold what no XML can
         return any_bounds(logical, collective, size, world=ANY)
     if not target.measured:
-        return any_bounds(logical, collective, size, target.message_bytes, request.world)
+        most = target.message_bytes(collective.name, logical.topology)
+        return any_bounds(logical, collective, size, most, request.world)
     found = []
     for floor in floors_of(logical, plans=request.plans is not None):
-        bounds, launch = (
-            any_bounds(floor, collective, size, world=request.world),
-            floor.topology.local.launch,
-        )
+        launch = floor.topology.local.launch
+        bounds = any_bounds(floor, collective, size, world=request.world)
         found.append(tuple(replace(bound, time=bound.time + launch) for bound in bounds))
     return min(found, key=lambda bounds: best(bounds).time)
 
@@ -256,14 +255,14 @@ def _nothing(request: Request, collective: Collective) -> OutOfTimeError:
     return OutOfTimeError(problem, fix="raise --time-limit")
 
 
-def _open(request: Request, collective: Collective, scorer: Scorer) -> Sequence[str]:
-    """Have something scored and judged before the first bound is proved.
+def _open(request: Request, collective: Collective, scorer: Scorer, count: int) -> Sequence[str]:
+    """Have something in so many chunks scored and judged before the first bound is proved.
 
     Returns the algorithms to try, those first whose schedules are known to end first; with measured
     costs, those whose programs are, and not those that take much longer.
     """
     logical = request.logical
-    cut = _cut(request, collective, request.chunks or logical.chunks_per_rank or 1)
+    cut = _cut(request, collective, count)
     group = make_group(logical.topology, ())
     problem = Problem(logical, cut, chunk_size_of(cut, request.size), group)
     check_times(logical.topology, problem.chunk_size)
@@ -305,9 +304,14 @@ def _long(made: tuple[str, Schedule]) -> int:
 def _search(request: Request, collective: Collective, scorer: Scorer, found: list[Attempt]) -> None:
     """Add what engines make of the chunk counts to what is found."""
     ranking: Sequence[str] = ()
+    known: tuple[tuple[int, ...], bool] | None = None
     if request.engine in ENGINES and not (request.deterministic or request.steps):
-        ranking = _open(request, collective, scorer)
-    series = series_of(request, collective, scorer)
+        count = request.chunks or request.logical.chunks_per_rank or 1
+        if collective.root is not None:
+            known = counts_of(request, collective, scorer.clock)
+            count = known[0][0]
+        ranking = _open(request, collective, scorer, count)
+    series = series_of(request, collective, scorer, known)
     if request.engine == "auto":
         reserve = 0.0 if request.logical.name is None else FREE * request.time_limit
         opened = None if scorer.opened is None else scorer.opened.time
@@ -420,16 +424,16 @@ def _answer(
     )  # fmt: skip
 
 
-def series_of(request: Request, collective: Collective, scorer: Scorer) -> Series:
-    """Return the problems of a `request`, with its size, by chunk count.
+def counts_of(
+    request: Request, collective: Collective, clock: Deadline
+) -> tuple[tuple[int, ...], bool]:
+    """Return the chunk counts of a `request`, in order, and whether many may pay.
 
-    The `collective` is what is asked for, uncut. The `scorer` of their schedules learns the one
-    size, in bytes, at which programs of all counts are compared.
+    The `collective` is what is asked for, uncut. Of the `clock` a share goes into bounds.
 
     Raises InputError when not even the first count leaves a whole element for every chunk.
     """
-    logical, target = request.logical, scorer.target
-    group = logical_group(logical, collective)
+    logical = request.logical
     asked = request.chunks or logical.chunks_per_rank
     if request.steps and asked:
         asked = chunks_per_rank(collective.name, collective.num_ranks, asked)
@@ -443,12 +447,11 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
     elif (inside := alone(collective)) is not None:
         # Who relays works on one chunk while the next arrives.
         counts = chunk_counts(inside.name, 2)
-    long = len(counts) > len(CHUNK_COUNTS) + 1
+    long, rooted = len(counts) > len(CHUNK_COUNTS) + 1, collective.root is not None
     if len(counts) > 1 and not long:
-        counts = _best_second(request, collective, counts, scorer.clock.share(SECOND))
-    elif long and collective.root is not None and not logical.topology.copies_or_adds:
+        counts = _best_second(request, collective, counts, clock.share(SECOND))
+    elif long and rooted and not logical.topology.copies_or_adds:
         counts = _pipelined(request)
-    single = len(counts) == 1
     if request.target is not None:
         unit = request.target.divisor(collective.chunks_in_size)
         if request.size < counts[0] * unit:
@@ -459,6 +462,25 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
                 fix=f"use at least {counts[0] * unit} bytes or fewer --chunks",
             )
         counts = tuple(count for count in counts if count * unit <= request.size)
+    return counts, long
+
+
+def series_of(
+    request: Request, collective: Collective, scorer: Scorer,
+    known: tuple[tuple[int, ...], bool] | None = None,
+) -> Series:  # fmt: skip
+    """Return the problems of a `request`, with its size, by chunk count.
+
+    The `collective` is what is asked for, uncut, and `known` what :func:`counts_of` returned; None:
+    it is asked here. The `scorer` of their schedules learns the one size, in bytes,
+    at which programs of all counts are compared.
+
+    Raises InputError when not even the first count leaves a whole element for every chunk.
+    """
+    logical, target = request.logical, scorer.target
+    group = logical_group(logical, collective)
+    counts, long = known or counts_of(request, collective, scorer.clock)
+    single = len(counts) == 1
     if target is not None:
         scorer.common = common_size(target, request.size, collective.chunks_in_size, counts)
 
@@ -482,18 +504,20 @@ def series_of(request: Request, collective: Collective, scorer: Scorer) -> Serie
 
 
 def _pipelined(request: Request) -> tuple[int, ...]:
-    """Return the chunk counts of one root's data, each twice the one before, as long as they pay.
+    """Return the chunk counts of one root's data: powers of two, the likely best first.
 
-    The first is an eighth of those whose chunks are on a link as long as its alpha: with fewer,
-    others wait for each chunk to arrive, with more alphas keep links busy.
+    A tree of depth d passes on k chunks of together B bytes in (d - 1 + k) (alpha + beta B / k),
+    about least for k = sqrt(d beta B / alpha). The counts next to it follow, first the
+    larger one, as long as they pay.
     """
     topology, links = request.logical.topology, list(request.logical.links())
     some = links[:: 1 + len(links) // SOME_LINKS]
-    alpha = median(int(topology.links.alpha[link]) for link in some)
-    whole_time = median(topology.arrival(link, request.size) for link in some) - alpha
-    most = max(1, min(int(whole_time / max(alpha, 1)), MOST_PIECES) // 8)
-    first = 1 << (most.bit_length() - 1)
-    return tuple(first << n for n in range(MOST_PIECES.bit_length()) if first << n <= MOST_PIECES)
+    alpha = max(1, median(int(topology.links.alpha[link]) for link in some))
+    bytes_time = median(topology.arrival(link, request.size) for link in some) - alpha
+    depth = (topology.num_ranks - 1).bit_length()
+    least = max(1.0, math.sqrt(max(1, depth) * bytes_time / alpha))
+    powers = (1 << n for n in range(MOST_PIECES.bit_length()))
+    return tuple(sorted(powers, key=lambda count: (abs(math.log2(count / least)), -count)))
 
 
 def _best_second(

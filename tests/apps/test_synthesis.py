@@ -54,9 +54,9 @@ def test_without_a_count_a_series_is_tried_as_long_as_it_pays() -> None:
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
 def test_what_is_pipelined_is_cut_into_more_chunks(collective: str) -> None:
     result = found("ring:4", collective, 64_000_000, target=None, engine="chain")
-    # Three hops of 64 MB at 20 us a MB, and k - 1 more chunks behind the first. A chunk of 128 is
-    # on a link for 10 us, longer than its alpha of 0.7: an eighth of so many is tried first.
-    times = {k: (2 + k) * (700_000 + 20 * 64_000_000 // k) for k in (16, 32, 64, 128)}
+    # Three hops of 64 MB at 20 us a MB, and k - 1 more chunks behind the first, of alpha 0.7 us:
+    # sqrt(2 * 1280 / 0.7) is 60, so that 64 are tried first, and then those next to it.
+    times = {k: (2 + k) * (700_000 + 20 * 64_000_000 // k) for k in (64, 32, 128)}
     assert {one.chunks: one.makespan for one in result.candidates} == times
     assert result.schedule.collective.chunks_per_rank == 64
 
@@ -79,7 +79,7 @@ def test_algorithms_of_two_chunks_and_more_need_no_chunks_to_be_asked_for(
     every = found(topology, "broadcast", 1_000_000, target=None, time_limit=1.0)
     tried = {one.chunks for one in every.candidates if one.engine == engine}
     assert tried
-    assert min(tried) == 2
+    assert min(tried) >= 2
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_algorithms_of_two_chunks_and_more_need_no_chunks_to_be_asked_for(
         ("ndv2", "allgather", 10**6, (1, 2, 4)),
         # Of 15 chunks four wires take four, of 60 fifteen.
         ("torus2d:4x4", "allgather", 10**9, (1, 4, 2)),
-        ("ring:4", "broadcast", 10**9, (16, 32, 64, 128)),
+        ("ring:4", "broadcast", 10**9, (128, 64, 32, 16, 8, 4, 2, 1)),
         ("hub:8", "alltoall", 10**9, (1, 2, 4)),
     ],
 )

@@ -79,7 +79,8 @@ def test_no_replay_is_below_it(engine: str, collective: str, size: int, protocol
     assert done.replay is not None
     assert {bound.world for bound in done.bounds} == {"any", "program"}
     assert done.bound.time <= done.replay
-    at = bounds_of(network.topology, collective, message_bytes=target.message_bytes)
+    most = target.message_bytes(collective, network.topology)
+    at = bounds_of(network.topology, collective, message_bytes=most)
     assert at(done.size) == (done.bound.kind, done.bound.time)
 
 

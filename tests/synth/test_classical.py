@@ -10,7 +10,7 @@ from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule
 from taccl.synth.search import solve
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
-from taccl.synth.templates.steps import tour
+from taccl.synth.templates.steps import best_links, tour
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
 from taccl.topology.symmetry import make_group
@@ -85,11 +85,11 @@ def test_two_chains_share_the_chunks_of_a_ring(collective: str) -> None:
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
-def test_a_scatter_and_an_allgather_fill_the_roots_port_twice(collective: str) -> None:
-    # The root of a hub of 4 sends three of 4 chunks, and then the one it kept three times.
-    problem = problem_of(load_topology("hub:4"), collective, chunks=4)
+def test_a_scatter_and_an_allgather_fill_the_roots_port_once(collective: str) -> None:
+    # The root of a hub of 4 sends each of 9 chunks to one of the others; two more messages follow.
+    problem = problem_of(load_topology("hub:4"), collective, chunks=9)
     schedule = schedule_of(problem, "scatter-allgather")
-    assert schedule.makespan == 6 * (ALPHA + BETA * 1000)
+    assert schedule.makespan == 11 * (ALPHA + BETA * 1000)
 
 
 def test_a_scatter_and_an_allgather_cross_servers_by_every_nic() -> None:
@@ -103,6 +103,19 @@ def test_a_scatter_and_an_allgather_cross_servers_by_every_nic() -> None:
         != topology.server_of[topology.links.dst[link]]
     ]
     assert sorted(across) == [(rank, rank + 8) for rank in range(8)]
+
+
+def test_servers_pass_a_large_broadcast_on_while_it_arrives() -> None:
+    # 8 NICs each carry 16 of 128 chunks. 7 chunks go to others before the last NIC can start, and
+    # the last chunk goes to 7; the root sends each chunk once.
+    topology = load_topology("dgx-a100", nodes=2)
+    for collective in ("broadcast", "reduce"):
+        problem = problem_of(topology, collective, chunks=128, chunk_size=10**6)
+        inside, across = (
+            topology.arrival(best_links(problem)[pair], 10**6) for pair in ((0, 1), (0, 8))
+        )
+        schedule = schedule_of(problem, "scatter-allgather")
+        assert 16 * across < schedule.makespan <= 16 * across + 15 * inside
 
 
 def test_two_chains_need_two_chunks_and_links_both_ways() -> None:

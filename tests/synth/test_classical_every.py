@@ -221,7 +221,8 @@ FORMULAS: Mapping[str, Mapping[str, Row]] = {
         "scatter": Row("hub", split),
     },
     "scatter-allgather": both(
-        Row("hub", lambda n, _k, a, b: 2 * (n - 1) * (a + b), chunks=lambda n: (n,)), *BROADCASTS
+        Row("hub", lambda n, k, a, b: (n - 2 + k) * (a + b), ABOVE_TWO, lambda n: (n - 1,)),
+        *BROADCASTS,
     ),
     "direct": both(Row("hub", in_turn), *SCATTERS),
 }  # fmt: skip

@@ -52,7 +52,8 @@ double-chain       on a ring both ways, broadcast and reduce in k chunks
 binomial           broadcast and reduce in one chunk ceil(log2(n)) (alpha + beta S), allreduce twice
                    that; gather ceil(log2(n)) alpha + (n-1) beta S/n, and scatter where alpha does
                    not occupy links, for n a power of two
-scatter-allgather  broadcast and reduce in n chunks 2 (n-1) (alpha + beta S/n)
+scatter-allgather  broadcast and reduce in k = n-1 chunks (n-2+k) (alpha + beta S/k), and about that
+                   in more
 direct             gather and scatter (n-1) (alpha + beta S/n) where the root has one port
 flooding           on a ring, with h = floor(n/2), allgather and reducescatter h (alpha + beta S/n),
                    allreduce twice that, alltoall h alpha + h (h+1)/2 beta S/n; a latency for every
@@ -72,6 +73,8 @@ from functools import lru_cache, partial
 from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
+
+import numpy as np
 
 from taccl.collectives import alone
 from taccl.errors import NoAlgorithmError, NoScheduleError
@@ -111,6 +114,7 @@ from taccl.synth.templates.trees import (
     over_servers,
     scatter_allgather,
 )
+from taccl.synth.time_reversal import Mirror, mirrored, played_backwards
 from taccl.topology.edit import among
 from taccl.topology.graph import LogicalTopology, Topology, whole
 from taccl.topology.symmetry import make_group
@@ -271,6 +275,8 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
     textbook = sorted(_textbook(trial), key=lambda timed: timed[0].makespan)
     found = [schedule for schedule, _ in textbook[:KEPT]]
     left = MAX_ORDERED
+    # What is summed at one rank keeps its port busy where the broadcast played backwards does.
+    mirror = mirrored(bare) if textbook and problem.collective.name == "reduce" else None
     for _, decisions in textbook[: KEPT - 1]:
         messages = [tuple(rows) for rows in message_groups(decisions.batch)]
         left -= len(messages)
@@ -280,10 +286,8 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
             and left >= 0
             and (not trial.over())
         ):
-            load = load_of(plan_decisions(bare, rows_of(decisions)), messages)
             with suppress(ValueError):  # messages wait for each other in a cycle
-                early, _ = dispatched(load, trial.report)
-                found.append(bare.timed(replace(early, packs=decisions.packs)))
+                found.append(_earliest(trial, decisions, mirror))
     distinct = {schedule.makespan: schedule for schedule in reversed(found)}
     best = [distinct[makespan] for makespan in sorted(distinct)]
     if problem.logical.name is not None:
@@ -292,6 +296,24 @@ def schedules_of(trial: Trial) -> tuple[Schedule, ...]:
             trial.left_out.append(f"{trial.name} does not respect the sketch")
         best = respecting
     return tuple(best[:KEPT])
+
+
+def _earliest(trial: Trial, decisions: Decisions, mirror: Mirror | None) -> Schedule:
+    """Return the same messages as early as ports allow; where there is a `mirror`, backwards there.
+
+    Raises ValueError when messages wait for each other in a cycle.
+    """
+    bare, asked = trial.problem.without_symmetry, decisions
+    problem = bare if mirror is None else mirror.problem
+    if mirror is not None:
+        last, turned = int(decisions.batch.max(initial=0)), np.argsort(mirror.link)
+        rows = reversed(list(decisions.rows()))
+        asked = Decisions.of([(c, int(turned[link]), last - m, False) for c, link, m, _ in rows])
+    messages = [tuple(rows) for rows in message_groups(asked.batch)]
+    load = load_of(plan_decisions(problem, rows_of(asked)), messages)
+    early, _ = dispatched(load, trial.report)
+    schedule = problem.timed(replace(early, packs=decisions.packs))
+    return schedule if mirror is None else played_backwards(bare, mirror.link, schedule)
 
 
 def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:

@@ -15,6 +15,7 @@ NCCL, src/graph/trees.cc.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import isqrt
@@ -289,29 +290,49 @@ def over_servers(problem: Problem, by_server: Sequence[Sequence[Rank]]) -> Itera
 def scatter_allgather(problem: Problem) -> Iterator[Iterator[Step]]:
     """Each chunk goes to one rank of the root's server, on to its counterparts, then to all there.
 
-    So every rank sends a share over every NIC and every port. Servers pass a chunk on in a chain.
+    So every rank sends a share over every NIC and every port, and the root each chunk once inside:
+    those of its own rail it leaves to the others in turn. Servers pass a chunk on in a chain, and
+    chunks that follow one another take different NICs.
     """
     root, by_server = _root_of(problem, "broadcast", "reduce"), ranks_by_server(problem)
     if root is None or by_server is None or problem.collective.num_chunks < 2:
         return
     by_server.sort(key=lambda ranks: root not in ranks)
-    width = len(by_server[0])
-    rails = [
-        (chunk, [ranks[chunk % width] for ranks in by_server])
-        for chunk in range(problem.collective.num_chunks)
-    ]
-    hops = [(chunk, root, rail[0]) for chunk, rail in rails if rail[0] != root]
-    hops += [(chunk, *pair) for chunk, rail in rails for pair in pairwise(rail)]
-    hops += [
-        (chunk, here, ranks[(chunk + shift) % width])
-        for shift in range(1, width)
-        for chunk, rail in rails
-        for here, ranks in zip(rail, by_server, strict=True)
-        if ranks[(chunk + shift) % width] != root
-    ]
-    steps = list(_along(problem, hops))
+    width, own = len(by_server[0]), by_server[0].index(root)
+    places, others = _spaced(problem, by_server), itertools.cycle(range(1, max(2, width)))
+    # The root's own rail is the last, and none where it leads nowhere.
+    places.sort(key=lambda place: place == own)
+    rails = places[:-1] if len(by_server) == 1 < width else places
+    timed: list[tuple[tuple[int, int], tuple[int, Rank, Rank]]] = []
+    for chunk in range(problem.collective.num_chunks):
+        wave, place = chunk // len(rails), rails[chunk % len(rails)]
+        rail = [ranks[place] for ranks in by_server]
+        spread = list(rail)
+        if width > 1:
+            spread[0] = by_server[0][(own + next(others)) % width] if place == own else rail[0]
+            timed.append(((wave, 0), (chunk, root, spread[0])))
+        for hop, pair in enumerate(pairwise(rail), 1):
+            timed.append(((wave + hop, 0), (chunk, *pair)))
+        for hop, (here, ranks) in enumerate(zip(spread, by_server, strict=True), 1):
+            at = ranks.index(here)
+            timed += [
+                ((wave + hop, shift), (chunk, here, to))
+                for shift in range(1, width)
+                if (to := ranks[(at + shift) % width]) != root
+            ]
+    steps = list(_along(problem, [hop for _, hop in sorted(timed, key=lambda one: one[0])]))
     if linked(best_links(problem), steps):
         yield iter(steps)
+
+
+def _spaced(problem: Problem, by_server: Sequence[Sequence[Rank]]) -> list[int]:
+    """Return the places of a server, those that share a NIC as far from each other as may be."""
+    links, turns, spaced = best_links(problem), Counter[object](), list[tuple[int, int]]()
+    for place, pair in enumerate(zip(*by_server[:2], strict=True)):
+        edges = tuple(problem.topology.links.edges_of(links[pair])) if pair in links else place
+        spaced.append((turns[edges], place))
+        turns[edges] += 1
+    return [place for _, place in sorted(spaced)]
 
 
 def direct(problem: Problem) -> Iterator[Iterator[Step]]:
