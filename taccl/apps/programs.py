@@ -184,8 +184,8 @@ class Lowering:
     """A schedule's programs for one target, at one `size`, a multiple of ``target.divisor`` bytes.
 
     The program is labelled `name`; `made` has the fastest one and its time, where they are known,
-    and `over` tells whether time is up. Where a first program takes longer than `enough`, it is not
-    improved; with measured costs those with `fused` steps come before those without.
+    and `over` tells whether time is up. With measured costs, where a first program takes longer
+    than `enough`, it is not improved; those with `fused` steps come before those without.
     """
 
     schedule: Schedule
@@ -321,7 +321,7 @@ class Lowering:
             found[copies] = math.inf if time is None else time * price
             if program is not None and time is not None and found[copies] < least:
                 chosen, least = replace(wanted, made=None, fused=kind.fused), found[copies]
-                if brief or self.is_slow(time):
+                if brief or (self.enough is not None and time > self.enough):
                     chosen = replace(wanted, made=(program, time))
         if math.isinf(least):
             raise LoweringError(
@@ -365,17 +365,6 @@ class Lowering:
             except LoweringError:
                 break
         return chosen
-
-    def is_slow(self, time: Time) -> bool:
-        """Tell whether what a program takes, in picoseconds, says that others are not worth it.
-
-        With alpha and beta it takes a schedule that ends late, too, and chunks that travel in one
-        piece: where they do not, sends in another order may save more than half of the time.
-        """
-        if self.enough is None or time <= self.enough:
-            return False
-        whole = self.schedule.chunk_size <= max(self.limits.message_bytes.values())
-        return self.target.measured or (whole and self.schedule.makespan > self.enough)
 
     def accepts(self, program: Program) -> bool:
         """Tell whether a program is what the target asks for."""
@@ -447,8 +436,8 @@ def lowering_of(
     """Return the task of lowering a `schedule` for a `target`, within what a sketch allows.
 
     The buffer has `size` bytes, perhaps more than make whole chunks; the program is named after the
-    `engine`. Where `over` tells that time is up, the first program that runs must do; so it must
-    where it takes longer than `enough` picoseconds.
+    `engine`. Where `over` tells that time is up, the first program that runs must do; with measured
+    costs it must also do where it takes longer than `enough` picoseconds.
     """
     collective = schedule.collective
     chunks = collective.chunks_per_rank
@@ -502,8 +491,6 @@ def best_variant(task: Lowering) -> Variant | None:
             raise refused
         return None
     best = min(found, key=lambda variant: variant.cost)
-    if task.is_slow(best.time):
-        return best
     # Where edges are shared, no message overtakes another.
     if best.time > task.schedule.makespan and not (task.target.measured or task.over()):
         best = min(_held_back(task, draft, found), key=lambda variant: variant.cost)
@@ -537,7 +524,7 @@ def _all_made(
             )
             continue
         found.append(variant)
-        if variant.time <= draft.schedule.makespan or task.over() or task.is_slow(variant.time):
+        if variant.time <= draft.schedule.makespan or task.over():
             break
     return found, refused
 
@@ -681,7 +668,8 @@ MARGIN = 1.5
 """Times what judging should take by what it took before, to be left for it and for writing."""
 
 PROMISING = Fraction(11, 10)
-"""Times the best: a schedule whose first program takes longer is left at that."""
+"""Times the best: with measured costs, a schedule whose first program takes longer is left at that.
+"""
 
 SCORING = 0.1
 """Of the time that is left, for the programs of one schedule: then the best so far must do."""
