@@ -857,7 +857,7 @@ class Scorer:
                 raise
             forget(last)
             known = LoweringError(
-                "making and replaying it takes too long", fix="raise --time-limit"
+                "making and replaying its programs takes too long", fix="raise --time-limit"
             )
         except LoweringError as error:
             self.report(f"not lowered: {error.problem}")

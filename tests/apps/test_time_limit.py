@@ -14,17 +14,18 @@ from threading import Event, Timer
 
 import pytest
 
-from taccl.apps import Request, Synthesis, synthesize, warmup
+from taccl.apps import Request, Synthesis, Target, synthesize, warmup
 from taccl.apps.inputs import load_network
 from taccl.apps.outputs import summary
-from taccl.apps.programs import Lowering
+from taccl.apps.programs import Lowering, Scorer
 from taccl.errors import OutOfTimeError
 from taccl.model.problem import Bound, Options, Problem, Result
 from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import judge
 from taccl.synth.templates.classical import CLASSICAL, textbook_schedule
-from taccl.timing.deadline import hurry
+from taccl.timing.deadline import Deadline, hurry
 from taccl.verify import verify
+from tests.msccl.builders import ring_schedule
 
 LIMIT = 1.5
 
@@ -81,6 +82,39 @@ def test_where_nothing_opens_an_engine_that_never_ends_is_out_of_time(
     monkeypatch.setattr("taccl.apps.synthesis.opening", lambda *_, **__: ())
     with pytest.raises(OutOfTimeError, match=r"no schedule was found within 1\.5 s"):
         synthesize(asked("guided"))
+
+
+def test_what_is_soon_judged_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    own = Scorer.open
+
+    def told(scorer: Scorer, schedule: Schedule) -> bool:
+        opened.append(schedule.num_messages)
+        return own(scorer, schedule)
+
+    monkeypatch.setattr(Scorer, "open", told)
+    # One-shot ends first, with a message for every pair of ranks; other ways have fewer.
+    request = replace(asked(), logical=load_network("full:8"), collective="allreduce", size=1 << 12)
+    for quick in (1000, 25):
+        monkeypatch.setattr("taccl.apps.synthesis.QUICK", quick)
+        synthesize(request)
+    assert opened[0] == 8 * 7
+    assert opened[1] < 50
+
+
+def test_a_program_whose_replay_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(_lowering: Lowering, _program: object) -> None:
+        while True:
+            pass
+
+    schedule, own = ring_schedule("allgather", 4), Lowering.replay
+    size = int(schedule.chunk_size * schedule.collective.chunks_in_size)
+    scorer = Scorer(Target(), size, list[str]().append, clock=Deadline.after(LIMIT))
+    monkeypatch.setattr(Lowering, "replay", never)
+    assert scorer.score(schedule) is None
+    assert scorer.refusal(schedule) == "making and replaying its programs takes too long"
+    monkeypatch.setattr(Lowering, "replay", own)
+    assert scorer.score(ring_schedule("reducescatter", 4))
 
 
 def test_bounds_that_never_end_leave_the_opening(monkeypatch: pytest.MonkeyPatch) -> None:
