@@ -71,6 +71,7 @@ from taccl.bounds.net import (
     servers_of,
 )
 from taccl.collectives import Collective
+from taccl.units import Time
 
 if TYPE_CHECKING:
     from ortools.graph.python.max_flow import SimpleMaxFlow
@@ -110,22 +111,34 @@ def counted_at(net: Net, cover: IntArray, rows: NDArray[np.bool_]) -> Gates | No
     Like :meth:`Net.gates`, for very many edges at once. `cover` has for each link of `net` an edge
     that it crosses, or ``NONE``; `rows` is a mask of the links to count.
     """
+    kinds = edges_counted(net, cover, rows)
+    if kinds is None:
+        return None
+    found: Counter[Gate] = Counter()
+    for (start, overhead, wire), count in kinds.items():
+        found[Gate(start, net.wires[wire] + (0 if net.chunk is None else overhead))] += count
+    return tuple(sorted(found.items()))
+
+
+def edges_counted(
+    net: Net, cover: IntArray, rows: NDArray[np.bool_]
+) -> Counter[tuple[Time, Time, int]] | None:
+    """Return how many edges of a `cover` have some lost time, overhead and number of their wire.
+
+    `cover` and `rows` are as for :func:`counted_at`; None where a link has no resource. Lost is
+    what a message takes from its start to its arrival beside its bytes, at least.
+    """
     links = np.flatnonzero(rows)
     edges = cover[links]
     if not len(edges) or edges.min() == NONE:
         return None
     links = links[np.argsort(edges, kind="stable")]
     edges, at = np.unique(cover[links], return_index=True)
-    late = net.late(links, cover[links])
-    overhead = net.overhead[links] if net.chunk is not None else np.zeros_like(late)
+    late, overhead = net.late(links, cover[links]), net.overhead[links]
     # Not np.unique(axis=1): numpy makes a TypeError of a time limit that comes while it compares.
-    kinds = Counter(zip(
+    return Counter(zip(
         np.minimum.reduceat(late, at).tolist(), np.minimum.reduceat(overhead, at).tolist(),
         net.wire_id[edges].tolist(), strict=True,
-    ))  # fmt: skip
-    return tuple(sorted(
-        (Gate(start, net.wires[wire] + extra), count)
-        for (start, extra, wire), count in kinds.items()
     ))  # fmt: skip
 
 

@@ -14,6 +14,15 @@ s + (P+1) v_r = v_{r+1}; if it is v_r, having stood still since v_r = (theta - r
 theta <= t', the same. Both are what v(t) is for r + 1. So N s bytes need r rounds with
 (P+1)^r >= N, and r o + (N-1) s b / P. On one port this is the time of recursive doubling.
 
+Where ports lead out of a part of the ranks, too, and are slower, let E(t) be all that those of a
+rank can have taken by t: (t - their least latency) / b for each. With s + E(T) for s the same holds
+of the P other ports. So if fewer than r rounds are enough, (P+1)^(r-1) (s + E(T)) >= N s; else the
+ports take (N-1) s with P (T - r o) / b + E(T): T is the least at which either holds, for every r.
+And of what comes from outside, nobody in the part (of p ranks) knows anything but E to begin with,
+not before that latency. Of the messages with some of it the first begins after that: until then a
+port was idle, or has paid for a message of other bytes. So a port with r rounds of these has lost
+another o (the latency, if that is less); and if all have fewer, (P+1)^(r-1) E(T) >= (N-p) s.
+
 *Last to hear* (AllReduce; Reduce; Broadcast). Let D be how soon a rank can have heard of all others
 by messages of no bytes (dissemination.py). For each byte it takes a message that *ends late*: its
 start and alpha are D or more. Else the messages of that byte alone, cut to no bytes, would tell all
@@ -27,10 +36,22 @@ gone before; from its end on, all are told in D. Where messages may start before
 of the ranks (a server, a leaf, a pod) by its gates must still be spread inside. A byte that arrives
 a time t before the end is known to at most g(t) ranks of the part by its own; so the copies of each
 byte have g(t) / (ranks of the part) together 1 or more. What began a time t after the start holds
-sums of at most h(t) of the ranks that it must sum. A byte on a gate of b, z after the start and not
-later than T - alpha, so counts at most h(z) g(T - alpha - z), as fractions: over all gates the
-integral is no less than the bytes that must pass. With h and g as steps it is a sum of gates that
-open one after the other, each with a share of the rate.
+sums of at most h(t) of the ranks that it must sum. So a message of x bytes that begins at z and
+arrives at y counts at most x h(z) g(T - y), as fractions, and all messages together no less than
+the bytes that must pass. Of a broadcast the j-th gate opens when so many ranks can have heard that
+one of them is at it, and a reduction's closes as long before the end.
+
+At a gate (b for each byte, a message's overhead o, its least latency A) messages follow one
+another. Let h and g be steps: H_k from phi_k on, and G_i where theta_i is left. A message of the
+steps k and i begins at phi_k or later, and is off the gate by T - theta_i - (A - o); it counts W =
+H_k G_i for each byte. Two neighbours of the same steps are better off as one; k only grows and i
+only falls. So messages are a path of different steps, and of the time between two of them, t, the
+first has W t and the second loses W' t: the most is (W - W') (T - theta_i - (A - o)) or (W - W')
+phi_k', whichever sign it has, as t is no later than the one and no sooner than the other (where it
+can't be both, this is more than what they make apart). With W o less for each message, a path is a
+line in T, and what a gate can count is no more than the upper envelope of the lines of all paths
+and 0: convex, a sum of gates that open one after the other, each with a share of the rate. With o =
+0 it is the integral of h(z) g(T - A - z).
 
 *Hops* (AlltoAll). A rank that takes k messages has at most k blocks without a relay; all others are
 received at least twice. So all ports together carry k overheads and 2 (N-1) - k blocks for each
@@ -40,15 +61,17 @@ All hold under ``occupy`` and ``delay``; under ``delay`` o is 0, and doubling an
 that a port does not.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import product
+from functools import cache, lru_cache
+from itertools import accumulate, pairwise, product
 
 import numpy as np
 
 from taccl.bounds.arrival_curves import Gate, gather
-from taccl.bounds.cut import NONE, counted_at, counting_edges, edge_covers
+from taccl.bounds.cut import NONE, counting_edges, edge_covers, edges_counted
 from taccl.bounds.dissemination import Port, Rises, Spread, informed, ports_of, rises
 from taccl.bounds.gossip import MOST_VISITS, homes, most_shared
 from taccl.bounds.net import MOST_RANKS, Crossing, IntArray, Net, is_uniform, one_of_each
@@ -74,8 +97,6 @@ def round_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     known = not net.helpers and (is_uniform(collective) or name in ROOTED)
     if not known or net.chunk is not None or not 1 < ranks == collective.num_ranks <= MOST_RANKS:
         return
-    if name in EACH:
-        yield from _doubling(net, into=name == "allgather")
     if name == "alltoall":
         for into in (True, False):
             yield from _hops(net, into=into)
@@ -85,23 +106,52 @@ def round_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     if name == "allreduce" or name in ROOTED:
         for into in (False, True) if name == "allreduce" else (name == "reduce",):
             yield from _last_to_hear(net, collective, levels, into=into)
+    if name in EACH:
+        for home in (np.zeros(ranks, dtype=np.int64), *(homes(parts, ranks) for parts in levels)):
+            yield from _doubling(net, home, into=name == "allgather")
     for parts in levels:
         yield from _gates_and_spreading(net, collective, parts)
 
 
-def _doubling(net: Net, *, into: bool) -> Iterator[Crossing]:
-    """Yield what a rank takes (gives, if not `into`) after as many overheads as it takes rounds."""
-    ports = ports_of(net, np.ones(len(net.src), dtype=np.bool_), backwards=into)
-    if not ports:
+LITTLE = Fraction(1, 4)
+"""Of what a rank has: more rounds are not asked for where so little from outside is doubled."""
+
+
+def _doubling(net: Net, home: IntArray, *, into: bool) -> Iterator[Crossing]:
+    """Yield what a rank takes (gives, if not `into`) after as many overheads as it takes rounds.
+
+    Ports that lead out of its part, by the part of every rank, are told from others.
+    """
+    outside = home[net.src] != home[net.dst]
+    inner, outer = (ports_of(net, rows, backwards=into) for rows in (~outside, outside))
+    if not inner or outer is None:
         return
-    cover = counting_edges(net, last=into)
-    wire = min(net.wires[number] for number in np.unique(net.wire_id[cover]).tolist())
-    every, rounds, known = min(port.every for port in ports), 0, 1
-    while known < net.num_ranks:
-        rounds, known = rounds + 1, known * (len(ports) + 1)
-    late = int((net.alpha - net.overhead).min())
-    share = Fraction(net.num_ranks - 1, net.num_ranks)
-    yield Crossing(KIND, gather([Gate(rounds * every + late, wire)] * len(ports)), share)
+    cover, ranks, ports = counting_edges(net, last=into), net.num_ranks, len(inner)
+    wires: list[Fraction] = [
+        min((net.wires[one] for one in set(net.wire_id[cover[rows]].tolist())), default=Fraction(1))
+        for rows in (~outside, outside)
+    ]
+    every, late = min(port.every for port in inner), net.alpha - net.overhead
+    lost, latency = int(late[~outside].min()), int(net.alpha[outside].min()) if outer else 0
+    if not all(wires):
+        return
+    rate, slower = ports / wires[0], len(outer) / wires[1]
+    slow = (slower, -slower * latency)
+    alike, away = Fraction(ranks), Fraction(ranks - int(np.bincount(home).max()))
+    # What is wanted, what of it is known without ports that lead out, what is lost before the first
+    # round, and at how many ports the rounds are.
+    ways = ((alike, 1, 0, ports), (away, 0, min(every, latency), 1))
+    for wanted, known, first, busy in ways[: 1 + bool(outer)]:
+        rounds, told = 1, wanted
+        while told > known and told >= LITTLE:
+            wait = Fraction(busy * (rounds * every + first), ports) + lost
+            fast, both = (rate, -rate * wait), (rate + slower, slow[1] - rate * wait)
+            lines = [(m / (ranks - 1), c / (ranks - 1)) for m, c in (fast, both)]
+            lines += [(m / (told - known), c / (told - known)) for m, c in [slow] * bool(outer)]
+            edges = pairwise(_envelope([(Fraction(0), Fraction(0)), *lines]))
+            gates = (Gate(math.floor(_meet(a, b)), 1 / (b[0] - a[0])) for a, b in edges)
+            yield Crossing(KIND, gather(gates), Fraction(1, ranks))
+            rounds, told = rounds + 1, told / (ports + 1)
 
 
 def _hops(net: Net, *, into: bool) -> Iterator[Crossing]:
@@ -205,6 +255,13 @@ EACH = ("allgather", "reducescatter")
 """Of which each rank has (gets) a share of the buffer."""
 
 
+Steps = tuple[tuple[Time, Fraction], ...]
+"""From when on (or up to how long before the end) which share more of a byte counts."""
+
+Line = tuple[Fraction, Fraction]
+"""What is counted at a time, in picoseconds of a gate: for each picosecond more, and at 0."""
+
+
 def _gates_and_spreading(net: Net, collective: Collective, parts: Parts) -> Iterator[Crossing]:
     """Yield what enters (leaves) parts by their gates, which must be spread (summed) inside."""
     name, root, ranks = collective.name, collective.root, net.num_ranks
@@ -213,28 +270,110 @@ def _gates_and_spreading(net: Net, collective: Collective, parts: Parts) -> Iter
     into = name in ENTERS
     inside = [ports_of(net, ~outside, backwards=turn) for turn in (False, True)]
     between, covers = ports_of(net, outside, backwards=True), edge_covers(net)
+    others = net.src if into else net.dst
+    spreading = _spread(net, home, backwards=not into) if name in ROOTED else None
+    away = np.sort(net.distance_from(root, backwards=not into)) if root is not None else None
+
+    @cache
+    def heard(wanted: int) -> Time:
+        return 0 if spreading is None or away is None else informed(spreading, away, wanted)
+
     for part in [part for part in parts if root not in part][:MOST_LOOKED_AT]:
         size = len(part)
         member = np.zeros(ranks, dtype=np.bool_)
         member[list(part)] = True
         rows = outside & member[net.dst if into else net.src]
         spread = _shares(inside[not into], [(0, 1)], size)
-        summed = [(0, Fraction(1))]
+        summed: Steps = ((0, Fraction(1)),)
         if name == "allreduce" and between is not None:
             alone = _grown(inside[True], [(0, 1)], max(map(len, parts)))
             ways = (inside[True], [(0, 1)]) if len(parts) == 2 else (between, alone)
             summed = _shares(*ways, ranks - size)
-        opened: defaultdict[Time, Fraction] = defaultdict(Fraction)
-        for (one, weight), (two, other) in product(spread, summed):
-            opened[one + two] += weight * other
         share = Fraction(ranks - size if name in EACH else ranks, ranks)
         for cover in (*covers, most_shared(net, rows)):
-            gates = None if cover is None else counted_at(net, cover, rows)
-            if gates is not None:
-                found: Counter[Gate] = Counter()
-                for (gate, count), (time, weight) in product(gates, opened.items()):
-                    found[Gate(gate.start + time, gate.busy / weight)] += count
-                yield Crossing(KIND, tuple(sorted(found.items())), share)
+            kinds = None if cover is None else edges_counted(net, cover, rows)
+            if kinds is None or cover is None:
+                continue
+            counted = [(kind, summed, count) for kind, count in kinds.items()]
+            if spreading is not None and len(kinds) == 1:
+                # So many of these gates one rank is at; who has heard of the root is at some.
+                places = np.unique(others[rows] * len(net.topology.edges) + cover[rows])
+                each = int(np.bincount(places // len(net.topology.edges)).max())
+                ((kind, gates),) = kinds.items()
+                opened = Counter(heard(-(-gate // each)) for gate in range(1, gates + 1))
+                one = Fraction(1)
+                counted = [(kind, ((time, one),), count) for time, count in opened.items()]
+            found: Counter[Gate] = Counter()
+            for (lost, overhead, wire), steps, count in counted:
+                ends = (steps, spread) if into else (spread, steps)
+                for time, weight in _through(lost, overhead, *ends):
+                    found[Gate(time, net.wires[wire] / weight)] += count
+            yield Crossing(KIND, tuple(sorted(found.items())), share)
+
+
+MOST_STEPS = 8
+"""Steps that are told apart; of more, some are taken as soon as the first of them."""
+
+
+@lru_cache(maxsize=256)
+def _through(lost: Time, overhead: Time, before: Steps, after: Steps) -> Steps:
+    """Return a gate's messages as gates that open one after the other, each with a share.
+
+    A message takes `lost` to arrive beside its bytes, and keeps the gate busy for the `overhead`.
+    What shares of a byte count is in `before`, by its start, and in `after`, by the time from its
+    arrival to the end.
+    """
+    if not overhead:
+        opened: defaultdict[Time, Fraction] = defaultdict(Fraction)
+        for (one, weight), (two, other) in product(before, after):
+            opened[lost + one + two] += weight * other
+        return tuple(sorted(opened.items()))
+    heard, left = _summed(before), _summed(after)
+    paths: dict[tuple[int, int], list[Line]] = {}
+    whole: list[Line] = [(Fraction(0), Fraction(0))]
+    for k, i in product(reversed(range(len(heard))), range(len(left))):
+        weight = heard[k][1] * left[i][1]
+        last = -left[i][0] - (lost - overhead)  # of being off the gate, from the end on
+        lines = [(weight, weight * last)]
+        for (later, lower), following in paths.items():
+            if later < k or lower > i:
+                continue
+            more = weight - heard[later][1] * left[lower][1]
+            slope, base = (
+                (more, more * last) if more >= 0 else (Fraction(0), more * heard[later][0])
+            )
+            lines += ((slope + m, base + c) for m, c in following)
+        paths[k, i] = [(m, c - weight * overhead) for m, c in _envelope(lines)]
+        whole += ((m, c - weight * heard[k][0]) for m, c in paths[k, i])
+    return tuple(
+        (math.floor((one[1] - two[1]) / (two[0] - one[0])), two[0] - one[0])
+        for one, two in pairwise(_envelope(whole))
+    )
+
+
+def _summed(steps: Steps) -> list[tuple[Time, Fraction]]:
+    """Return what share counts from when on, in MOST_STEPS steps."""
+    every = -(-len(steps) // MOST_STEPS)
+    groups = [steps[first : first + every] for first in range(0, len(steps), every)]
+    shares = accumulate(sum((share for _, share in group), Fraction(0)) for group in groups)
+    return [(group[0][0], share) for group, share in zip(groups, shares, strict=True)]
+
+
+def _envelope(lines: Sequence[Line]) -> list[Line]:
+    """Return those of some lines that are the highest somewhere, from left to right."""
+    kept: list[Line] = []
+    for line in sorted(lines):
+        while kept and (
+            kept[-1][0] == line[0]
+            or (len(kept) > 1 and _meet(kept[-2], line) <= _meet(kept[-2], kept[-1]))
+        ):
+            kept.pop()
+        kept.append(line)
+    return kept
+
+
+def _meet(one: Line, other: Line) -> Fraction:
+    return (one[1] - other[1]) / (other[0] - one[0])
 
 
 def _grown(ports: tuple[Port, ...] | None, start: Rises, most: int) -> Rises:
@@ -244,7 +383,7 @@ def _grown(ports: tuple[Port, ...] | None, start: Rises, most: int) -> Rises:
     return list(rises(ports, start, None, most)) if ports else start
 
 
-def _shares(ports: tuple[Port, ...] | None, start: Rises, most: int) -> list[tuple[Time, Fraction]]:
+def _shares(ports: tuple[Port, ...] | None, start: Rises, most: int) -> Steps:
     """Return when which share of `most` ranks more is told; what is not followed, with the last."""
     left, found = most, list[tuple[Time, Fraction]]()
     grown = _grown(ports, start, most)
@@ -252,4 +391,4 @@ def _shares(ports: tuple[Port, ...] | None, start: Rises, most: int) -> list[tup
         told = left if ports and number == len(grown) - 1 else min(more, left)
         left -= told
         found += [(time, Fraction(told, most))] if told else []
-    return found
+    return tuple(found)

@@ -77,9 +77,9 @@ def test_it_is_not_above_the_exact_optimum() -> None:
     "collective", [pytest.param("allgather", marks=pytest.mark.slow), "reducescatter"]
 )
 def test_it_sees_latency_and_data_together(collective: str) -> None:
-    # 64 KB on two DGX-2: the other bounds say 4.06 us, the best schedule takes 6.1.
+    # 64 KB on two DGX-2: the other bounds say 4.6 us, the best schedule takes 6.1.
     topology, size = load_topology("dgx2", nodes=2), 1 << 16
-    assert best(any_bounds(whole(topology), collective, size)).time < 4_100_000
+    assert best(any_bounds(whole(topology), collective, size)).time < 4_700_000
     assert too_short(topology, collective, size, 5_500_000)
     assert not too_short(topology, collective, size, 6_107_904)
 

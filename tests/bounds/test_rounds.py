@@ -88,8 +88,37 @@ def test_what_enters_a_server_is_spread_in_it() -> None:
     # 8 bytes enter by two wires of 2 a byte: 20 + 8. What comes in the last moment (1) has to come
     # by both wires: half of that moment is lost.
     assert rounds(pairs(20), "allgather", 16) == 20 + 8 + 1
-    # A sum is complete after 1 in the other server: half of the first moment is lost, too.
-    assert rounds(pairs(20), "allreduce", 16) == max(20 + 16 + 1, 21 + Fraction(16 * 2, 3))
+    # A sum is complete after 1 in the other server: one message of 8 bytes begins then.
+    assert rounds(pairs(20), "allreduce", 16) == 1 + 20 + 16 + 1
+    # The root sends at once over its wire, the other rank of its server after 1: 8.25 and 7.75.
+    assert rounds(pairs(20), "broadcast", 16) == rounds(pairs(20), "reduce", 16) == 38
+
+
+def test_what_a_wire_carries_are_whole_messages() -> None:
+    # 8 bytes by two wires of 40 a byte, 30 inside. All in one message each: 40 + 160 + 30. What
+    # comes after it, 40 later at least, would come too late.
+    assert rounds(apart(40, 30, 40), "allgather", 16) == 230
+    # With 20 a second one pays, of which half counts: x bytes, 20 + 40 x + 30 = T, and y more,
+    # 40 + 40 (x + y) = T. With x + y / 2 = 4 that is 205.
+    assert rounds(apart(20, 30, 40), "allgather", 16) == 205
+    assert rounds(apart(20, 30, 40), "reducescatter", 16) == 205
+
+
+def test_ports_that_lead_out_of_a_server_are_told_from_others() -> None:
+    # Two servers of two, 100 bytes each: a rank takes 300 over a wire of latency 10 from outside
+    # and one of 30 from its neighbour. Some of the 200 from outside come by the neighbour, after
+    # 30, and it could not begin before 10: (T - 30 - 10) + (T - 10) = 300.
+    for name in ("allgather", "reducescatter"):
+        assert rounds(apart(10, 30), name, 400) == 175
+        # Where a round inside takes too long, all 300 come by the wire.
+        assert rounds(apart(60, 500), name, 400) == 60 + 300
+
+
+def apart(alpha: int, inside: int, wire: int = 1) -> Topology:
+    """Return two servers of two ranks: latencies between and `inside`; and for a byte between."""
+    rows: list[Row] = [(r, r ^ 1, inside, None, 1) for r in range(4)]
+    rows += [(r, r ^ 2, alpha, None, wire) for r in range(4)]
+    return build(4, rows, servers=(0, 0, 1, 1))
 
 
 # --- against all schedules -----------------------------------------------------------------------
@@ -182,6 +211,9 @@ def small_networks() -> Iterator[tuple[Topology, str, int]]:
     yield hub(3, 1), "allreduce", 3
     yield hub(3, 4, 1), "allgather", 3
     yield pairs(3), "broadcast", 4
+    yield apart(2, 1), "broadcast", 4
+    yield apart(1, 2, 2), "reduce", 4
+    yield apart(2, 1), "allgather", 4
 
 
 @for_each("number", range(len(list(small_networks()))), quick=8)
