@@ -126,6 +126,7 @@ PRIORS: Mapping[str, ProgramCosts] = MappingProxyType({
     "gb200-nvl72": prior((0.8, 0.97, 2.55), (0, 70), _NVIDIA, _NET),
     "dgx-h100 mscclpp": plans_prior((0.8, 0.97, 2.0), 38.7, _GRAPH, _STORES),
     "dgx-a100 mscclpp": plans_prior((0.8, 0.96, 2.0), 24, _GRAPH, _STORES),
+    "mi300x mscclpp": plans_prior((0.75, 0.97, 2.0), 0, _GRAPH, _STORES),
 })  # fmt: skip
 """What is public of each machine: NCCL's ``tuning.cc`` (latencies of protocols over NVLink and
 networks, GB/s of a channel, base latencies as launch), aws-ofi-nccl's ``platform-aws.c`` (EFA of
