@@ -15,7 +15,15 @@ from taccl.bounds import ANY, POINT_TO_POINT
 from taccl.errors import InputError, LoweringError
 from taccl.files import check_apart, read_text, write_all_atomic
 from taccl.lowering.lower import modes_served
-from taccl.lowering.plans import FanOptions, Guards, PlanOptions, asks, fan_plan, guards_of, plan_of
+from taccl.lowering.plans import (
+    FanOptions,
+    Guards,
+    PlanOptions,
+    asks,
+    fan_plan,
+    guards_of,
+    unjudged_plan,
+)
 from taccl.model.schedule import Schedule
 from taccl.model.schedule_file import read_schedule
 from taccl.msccl.program import Op, Program, errors_of
@@ -177,18 +185,16 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
     plain = PlanOptions(servers, in_place, version=wanted.version)
     failed: list[LoweringError] = []
 
-    def made(options: PlanOptions, guards: Guards | None) -> list[Made]:
-        """Return the plan with these options, if one is right and runs."""
+    def made(options: PlanOptions, guards: Guards) -> list[Made]:
+        """Return the plan with these options, not judged yet, if there is one and it runs."""
         try:
-            plan = plan_of(program, options, guards)
+            plan = unjudged_plan(program, options, guards)
         except LoweringError as error:
             failed.append(error)
             return []
         # Iterations of a pipeline are counted in 16 bits.
         most = _most_bytes(plan)
         plan = replace(plan, max_bytes=min(most, PIPED * wanted.size) if options.unit else most)
-        if errors_of(judge_plan(plan, wanted.version)):
-            return []
         trace = replay_plan(plan, topology, wanted.size, wanted.model)
         return [] if trace.time is None else [Made(plan, trace)]
 
@@ -196,7 +202,7 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
     if wanted.protocol in ("auto", "Simple"):
         early, late = hurried_messages(program, topology, wanted)
         hurried = replace(plain, early=early, late=late)
-        forms = {form: guards_of(program, form) for form in (plain, hurried)}
+        forms = {form: guards_of(program, form) for form in dict.fromkeys((plain, hurried))}
         whole = {form: own for form, guards in forms.items() for own in made(form, guards)}
         found += whole.values()
         if whole and wanted.model.measured:
@@ -213,16 +219,24 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
         for unit in (unit for unit in PIPELINES if chunk >= LARGE * unit):
             found += made(replace(plain, unit=unit), forms[plain])
     if wanted.protocol == "LL" or (wanted.protocol == "auto" and chunk <= SMALL):
-        found += made(replace(plain, packets=True), None)
-    if not found:
-        raise (
-            failed[0]
-            if failed
-            else LoweringError(
-                f"no plan of {program.name} runs at {wanted.size} bytes", fix="use another size"
-            )
+        packets = replace(plain, packets=True)
+        found += made(packets, guards_of(program, packets))
+    # To judge a plan takes longer than to replay it.
+    for one in sorted(found, key=lambda one: one.time):
+        wrong = errors_of(judge_plan(one.plan, wanted.version))
+        if not wrong:
+            return one
+        failed.append(LoweringError(
+            f"no plan of {program.name} was found that is right: {wrong[0]}",
+            fix="use another engine, or fewer chunks",
+        ))  # fmt: skip
+    raise (
+        failed[0]
+        if failed
+        else LoweringError(
+            f"no plan of {program.name} runs at {wanted.size} bytes", fix="use another size"
         )
-    return min(found, key=lambda one: one.time)
+    )
 
 
 def hurried_messages(

@@ -177,10 +177,9 @@ def plan_of(program: Program, options: PlanOptions, guards: Guards | None = None
 
     Raises LoweringError when no plan of the program is right, or it needs more than plans can have.
     """
-    run, known = _ended(program), guards
-    if known is None:
-        known = guards_of(program, replace(options, unit=0, group=1))
-    plan, _ = _Writer(program, run, options, known).plan()
+    if guards is None:
+        guards = guards_of(program, replace(options, unit=0, group=1))
+    plan = unjudged_plan(program, options, guards)
     findings = run_findings(plan)
     if findings:
         raise LoweringError(
@@ -188,6 +187,14 @@ def plan_of(program: Program, options: PlanOptions, guards: Guards | None = None
             fix="use another engine, or fewer chunks",
         )
     return plan
+
+
+def unjudged_plan(program: Program, options: PlanOptions, guards: Guards) -> Plan:
+    """Return the plan of a `program` as `options` and `guards` say, right or not.
+
+    Raises LoweringError when the program does not end, or needs more than plans can have.
+    """
+    return _Writer(program, _ended(program), options, guards).plan()[0]
 
 
 def guards_of(program: Program, options: PlanOptions) -> Guards:
