@@ -26,7 +26,7 @@ from pathlib import Path
 
 import taccl
 from taccl.apps.inputs import MachineOptions, load_machine
-from taccl.apps.plans import Wanted, best_plan
+from taccl.apps.plans import GROUPS, Wanted, best_plan
 from taccl.errors import LoweringError, TacclError
 from taccl.msccl.program import Program, errors_of
 from taccl.msccl.runtimes import PROTOCOLS
@@ -104,7 +104,8 @@ def rows_of(
     program = found.program
     if program is None:
         raise LoweringError("no program")
-    unit = 16 * program.chunks_per_loop
+    # Of large sizes so much less that threadblock groups can share each chunk.
+    unit = 16 * program.chunks_per_loop * (max(GROUPS) if label != SIZES[0] else 1)
     size = found.size - found.size % unit or unit
     modes = [
         mode

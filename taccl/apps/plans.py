@@ -47,8 +47,8 @@ from taccl.topology.graph import Topology
 from taccl.units import Time, format_time
 from taccl.verify import require_valid
 
-PIPELINES = tuple(1 << power for power in range(16, 23))
-"""Bytes of a chunk that an iteration of a pipeline may move."""
+PIPELINES = tuple(1 << power for power in range(14, 23))
+"""Bytes of a chunk that an iteration of a pipeline may move: all threads move 16 KiB at once."""
 
 PIPED = 64
 """Times the size for which it takes least, up to which a pipeline serves."""
@@ -205,6 +205,7 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
         forms = {form: guards_of(program, form) for form in dict.fromkeys((plain, hurried))}
         whole = {form: own for form, guards in forms.items() for own in made(form, guards)}
         found += whole.values()
+        groups = [1]
         if whole and wanted.model.measured:
             # By alpha and beta a threadblock is as fast as its link.
             form = min(whole, key=lambda form: whole[form].time)
@@ -216,8 +217,17 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
                     break
                 (best,) = shared
                 found.append(best)
-        for unit in (unit for unit in PIPELINES if chunk >= LARGE * unit):
-            found += made(replace(plain, unit=unit), forms[plain])
+                groups.append(group)
+        piped: list[Made] = []
+        while groups and not piped:
+            group = groups.pop()
+            for unit in (unit for unit in reversed(PIPELINES) if chunk >= LARGE * unit * group):
+                finer = made(replace(plain, unit=unit, group=group), forms[plain])
+                if not finer or (piped and finer[-1].time >= piped[-1].time):
+                    # More iterations only add alphas.
+                    break
+                piped += finer
+        found += piped
     if wanted.protocol == "LL" or (wanted.protocol == "auto" and chunk <= SMALL):
         packets = replace(plain, packets=True)
         found += made(packets, guards_of(program, packets))

@@ -85,7 +85,8 @@ class PlanOptions:
     call is over, they are sent from a copy, and the next call waits for the receiver before it
     overwrites that.
     `group`: threadblocks that share the work of each of the program's, a part of every chunk each;
-    they exclude packets and pipelines.
+    they exclude packets. In a pipeline a part is a chunk of its own, so calls have to be of sizes
+    that so many more chunks divide: the kernel counts its iterations by whole chunks.
     """
 
     servers: tuple[int, ...]
@@ -277,6 +278,8 @@ class _Writer:
         # Packets begin at the front of the scratch buffer; plain chunks follow behind them.
         self.packets = [0] * program.num_ranks
         self.plain = [gpu.scratch_chunks for gpu in program.gpus]
+        # Chunks of the plan that a chunk of the program becomes.
+        self.scale = options.group if options.unit else 1
         # What all operands are multiples of.
         self.grain = gcd(*(step.count for step in self.steps)) or 1
         self.lands: dict[int, Local] = {}
@@ -438,12 +441,18 @@ class _Writer:
             value = target or came
             if number in self.guards.copied and came.packet and value == came:
                 value = self.room(rank, size, packet=False)
+            if came.packet and came != value and number not in self.guards.copied:
+                # Packets go on one by one as they come: the rest may not have come yet.
+                sent = (
+                    []
+                    if goes is None or outbound is None
+                    else (self._send(came, goes, outbound, number))
+                )
+                return [*ops, *sent, Draft("upkt", (came,), (value,), message=sender)]
             if came != value:
                 name = "upkt" if came.packet else "copy"
                 ops += [Draft(name, (came,), (value,), message=sender), *read]
                 read = []
-            if came.packet and number not in self.guards.copied:
-                value = came
         else:
             # A sum that nobody keeps stays where the summand came to, or in room of its own.
             kept = target or (self.room(rank, size, packet=False) if came.packet else came)
@@ -552,7 +561,7 @@ class _Writer:
 
     def _rooms(self) -> tuple[int, int]:
         """Return the chunks of input and output, as the collective has them."""
-        chunks, ranks = self.program.chunks_per_loop, self.program.num_ranks
+        chunks, ranks = self.scale * self.program.chunks_per_loop, self.program.num_ranks
         name = self.program.collective
         return (
             chunks // ranks if name == "allgather" else chunks,
@@ -562,7 +571,7 @@ class _Writer:
     def _scratch(self, rank: int) -> int:
         """Return the chunks of a rank's scratch buffer, which packets fill twice."""
         if not self.options.packets:
-            return self.plain[rank]
+            return self.scale * self.plain[rank]
         return self.packets[rank] + -(-self.plain[rank] // 2)
 
     def _kind(self, ends: Ends) -> str:
@@ -602,14 +611,14 @@ class _Writer:
             return table[kind].index(value)
 
         def operand(place: Local | Far, kind: str) -> Operand:
+            own = place.place if isinstance(place, Far) else place
+            # A member of a group has its part of every chunk.
+            first = own.first * self.scale + (block.member * own.size if self.scale > 1 else 0)
             if isinstance(place, Far):
-                far = place.place
-                ref = number(refs, kind, remotes[place.rank, far.buffer])
-                return Operand(Side.REMOTE, None, ref, far.first, far.size)
-            plain = place.buffer is Buffer.SCRATCH and not place.packet
-            return Operand(
-                Side.LOCAL, place.buffer, -1, place.first + (shift if plain else 0), place.size
-            )
+                ref = number(refs, kind, remotes[place.rank, own.buffer])
+                return Operand(Side.REMOTE, None, ref, first, own.size)
+            plain = own.buffer is Buffer.SCRATCH and not own.packet
+            return Operand(Side.LOCAL, own.buffer, -1, first + (shift if plain else 0), own.size)
 
         found = []
         group = self.options.group
@@ -623,7 +632,7 @@ class _Writer:
                 draft.name, tuple(operand(place, kind) for place in draft.sources),
                 tuple(operand(place, kind) for place in draft.targets), kind, named,
                 semaphores=tuple(semaphore[*pair, block.member] for pair in draft.orders),
-                tbg=Tbg(block.member, group) if group > 1 and draft.sources else None,
+                tbg=Tbg(block.member, group) if group > self.scale and draft.sources else None,
                 reduce_op="sum" if draft.name.startswith("re") else "",
             ))  # fmt: skip
         if self.options.unit:

@@ -70,6 +70,36 @@ def test_a_pipeline_moves_all_of_every_chunk() -> None:
     assert not errors_of(judge_plan(plan))
 
 
+def test_each_of_a_group_moves_a_chunk_of_its_own_through_a_pipeline() -> None:
+    program = make(ring_schedule("allreduce", 4, 1), fused=FUSED)
+    for servers in ((0,) * 4, (0, 0, 1, 1)):
+        whole = PlanOptions(servers, True, unit=1 << 16)
+        one, shared = plan_of(program, whole), plan_of(program, replace(whole, group=4))
+        assert not errors_of(judge_plan(replace(shared, max_bytes=1 << 30)))
+        for rank, alone in zip(shared.ranks, one.ranks, strict=True):
+            assert rank.input_chunks == 4 * alone.input_chunks
+            assert len(rank.blocks) == 4 * len(alone.blocks)
+            written = [
+                {target.index for op in block.ops for one in op.inner for target in one.targets}
+                for block in rank.blocks[:4]
+            ]
+            assert all(a.isdisjoint(b) for a, b in pairwise(written))
+        # The kernel counts iterations by whole chunks, whatever a member's part of them is.
+        assert {op.tbg for op in all_ops(shared)} == {None}
+
+
+def test_packets_go_on_before_they_are_unpacked() -> None:
+    program = make(ring_schedule("allgather", 4, 1), fused=FUSED)
+    plan = plan_of(program, PlanOptions((0,) * 4, program.in_place, packets=True))
+    forwarding = [
+        [op.name for op in block.ops if op.name in ("rppkt", "upkt")]
+        for rank in plan.ranks for block in rank.blocks
+        if any(op.name == "rppkt" for op in block.ops)
+    ]  # fmt: skip
+    # Of three chunks that come the last goes no further.
+    assert forwarding == [["rppkt", "upkt", "rppkt", "upkt", "upkt"]] * 4
+
+
 def test_pipelines_keep_step_with_one_another() -> None:
     # Threadblocks that move one chunk and several at a time, and lists that are split.
     found = taccl.synthesize("hub:8", "allgather", "1MB", engine="halving-doubling")

@@ -35,7 +35,10 @@ def lowered(name: str) -> Iterator[Plan]:
             yield plan_of(program, PlanOptions(servers, program.in_place, packets))
         yield plan_of(program, PlanOptions(servers, program.in_place, group=2))
         # What a pipeline changes is not only that a chunk is moved in two parts.
-        yield plan_of(program, PlanOptions(servers, program.in_place, unit=1 << 16))
+        for group in (1, 2):
+            yield plan_of(
+                program, PlanOptions(servers, program.in_place, unit=1 << 16, group=group)
+            )
         topology = replace(SCHEDULES[name].topology, server_of=servers)
         early, late = hurried_messages(program, topology, Wanted(1 << 16))
         yield plan_of(program, PlanOptions(servers, program.in_place, early=early, late=late))
