@@ -304,7 +304,8 @@ class _Writer:
         """
         found: list[list[Block]] = [[] for _ in self.program.gpus]
         for rank, ops in self._drafts():
-            cut = ops if self.options.group == 1 else list(self._cut(ops))
+            whole = self.options.group == 1 and not self.options.unit
+            cut = ops if whole else list(self._cut(ops))
             blocks = [
                 [self._named(draft, rank) for draft in fenced(part, rank, self.mode, self._is_port)]
                 for part in split(cut)
@@ -315,7 +316,10 @@ class _Writer:
         return self._numbered(found)
 
     def _cut(self, ops: Iterable[Draft]) -> Iterator[Draft]:
-        """Yield operations of as few chunks as any has: a member's part is that of each chunk."""
+        """Yield operations of as few chunks as any has.
+
+        A member's part is that of each chunk, and an iteration moves the same part of all.
+        """
         for draft in ops:
             operands = (*draft.sources, *draft.targets)
             sizes = {(one.place if isinstance(one, Far) else one).size for one in operands}
@@ -741,32 +745,18 @@ def _joined(parts: Sequence[Sequence[Draft]], first: int, *, looped: bool) -> li
 def _piped(ops: Sequence[PlanOp], unit: int, size: int) -> list[PlanOp]:
     """Return operations as one pipeline, each iteration of which moves `unit` bytes of a chunk.
 
-    An iteration moves the same part of each operand, so all are cut to so many chunks, the `size`.
-    Greetings, which are for the whole call, stay before it.
+    All operands are of so many chunks, the `size`. Greetings, which are for the whole call, stay
+    before it.
     """
     opening = [op for name in ("rlxsignal", "rlxwait") for op in ops if op.name == name]
     inner = [op for op in ops if op.name not in ("rlxsignal", "rlxwait")]
     if not inner:
         return list(ops)
-    cut: list[PlanOp] = []
-    for op in inner:
-        parts = max((operand.size for operand in op.sources), default=size) // size
-        cut += [
-            replace(
-                op, sources=tuple(_part(one, part, size) for one in op.sources),
-                targets=tuple(_part(one, part, size) for one in op.targets),
-            )
-            for part in range(parts)
-        ]  # fmt: skip
     # Threads agree before the next iteration begins.
-    inner = [*cut, PlanOp("nop")]
+    inner.append(PlanOp("nop"))
     pipeline = PlanOp("pipeline", unit=unit * size, chunks=size, inner=tuple(inner))
     fence = [PlanOp("nop")] if opening and opening[-1].name == "rlxwait" else []
     return [*opening, *fence, pipeline]
-
-
-def _part(operand: Operand, part: int, size: int) -> Operand:
-    return replace(operand, index=operand.index + part * size, size=size)
 
 
 OFF = "use --in-network off: plans then copy and add over memory channels"

@@ -114,6 +114,11 @@ def test_pipelines_keep_step_with_one_another() -> None:
         assert split == (program is long)
         # The first part of a list begins an iteration when the last one has ended the one before.
         assert any(1 in rank.semaphores for rank in plan.ranks) == split
+    # Of the transfers of several chunks over a port the last one tells.
+    program, servers = found.program, tuple(rank // 4 for rank in range(8))
+    plan = plan_of(program, PlanOptions(servers, True, unit=1 << 16))
+    assert {"put", "pws"} <= {op.name for op in all_ops(plan) if op.channel_type == "port"}
+    assert not errors_of(judge_plan(replace(plan, max_bytes=1 << 30)))
 
 
 @for_each(
