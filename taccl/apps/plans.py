@@ -26,7 +26,7 @@ from taccl.lowering.plans import (
 )
 from taccl.model.schedule import Schedule
 from taccl.model.schedule_file import read_schedule
-from taccl.msccl.program import Op, Program, errors_of
+from taccl.msccl.program import Program, errors_of
 from taccl.msccl.run import maximal_run, places
 from taccl.mscclpp.interpret import ROOTED, is_plan, judge_plan
 from taccl.mscclpp.plan import MAX_BUFFER, NEWEST, Plan
@@ -267,12 +267,12 @@ def hurried_messages(
     server, table = topology.server_of, topology.links
     sharing = sharing_of_plan(of_plans(topology), "Simple") if wanted.model.measured else None
     launch = topology.local.launch if sharing is None else sharing.local.launch
-    # A message has been read when it is copied, or with its sum when that is sent.
+    # A message has been read when it is copied or added, whatever is sent on then.
     over: dict[int, int] = {}
     for span in told.spans:
         number = numbers[span.gpu, span.threadblock, span.step]
         step = run.blocks[run_places[number].block][1].steps[span.step]
-        if span.link is None or step.op is not Op.RECV_COPY_SEND:
+        if span.link is None or not (step.receives and step.sends):
             over[number] = max(over.get(number, 0), span.end)
     read = {sender: over[taken] for taken, sender in run.sender.items() if taken in over}
     early, late = set(), set()

@@ -447,19 +447,18 @@ class _Writer:
                 value = self.room(rank, size, packet=False)
             if came.packet and came != value and number not in self.guards.copied:
                 # Packets go on one by one as they come: the rest may not have come yet.
-                sent = (
-                    []
-                    if goes is None or outbound is None
-                    else (self._send(came, goes, outbound, number))
-                )
-                return [*ops, *sent, Draft("upkt", (came,), (value,), message=sender)]
+                if goes is not None and outbound is not None:
+                    ops += self._send(came, goes, outbound, number)
+                return [*ops, Draft("upkt", (came,), (value,), message=sender)]
             if came != value:
                 name = "upkt" if came.packet else "copy"
                 ops += [Draft(name, (came,), (value,), message=sender), *read]
                 read = []
         else:
-            # A sum that nobody keeps stays where the summand came to, or in room of its own.
-            kept = target or (self.room(rank, size, packet=False) if came.packet else came)
+            # A sum that nobody keeps stays where the summand came to, but for packets, and where
+            # the sender wants to hear soon that it has been read: then it has room of its own.
+            own = came.packet or sender in self.guards.returned
+            kept = target or (self.room(rank, size, packet=False) if own else came)
             first, *sent = self._add(
                 (source or came, came), kept, number, (inbound, outbound), sender
             )
@@ -482,7 +481,7 @@ class _Writer:
         if outbound is None or goes is None or not self.steps[number].sends:
             return [Draft("repkt" if packets else "re", sources, (kept,), message=sender)]
         far = Far(outbound[1], goes)
-        if not self._is_port(outbound):
+        if not self._is_port(outbound) and sender not in self.guards.returned:
             name = "respkt" if packets else "res"
             ops = [Draft(name, sources, (kept, far), outbound, message=number)]
             return ops if packets else [*ops, Draft("signal", over=outbound)]

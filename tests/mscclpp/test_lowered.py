@@ -144,6 +144,18 @@ def test_first_and_last_messages_wait_for_no_word(name: str) -> None:
             assert slower > xml.time
 
 
+def test_that_a_summand_has_been_read_is_said_before_the_sum_goes_on() -> None:
+    schedule = ring_schedule("reducescatter", 4, 1)
+    program = make(schedule, fused=FUSED)
+    early, _ = hurried_messages(program, schedule.topology, Wanted(1 << 10))
+    plan = plan_of(program, PlanOptions((0,) * 4, program.in_place, early=early))
+    names = [op.name for op in plan.ranks[0].blocks[0].ops]
+    first = names.index("re")
+    assert names[first : first + 5] == ["re", "nop", "signal", "put", "nop"]
+    # Nobody waits to hear of the second summand.
+    assert names.count("res") == 1
+
+
 def test_packets_that_a_port_forwards_are_copied_first() -> None:
     # Otherwise they are overwritten two calls later, when the transfer may still go on.
     found = taccl.synthesize("ring:4", "broadcast", "1KB", engine="guided", runtime="executor")
