@@ -341,6 +341,14 @@ def test_servers_take_their_formula(
         assert formula in times(topology, collective, name, 1, size)
 
 
+def test_servers_without_bits_to_double_along_go_through_digits(tmp_path: Path) -> None:
+    # Three servers of four: two exchanges of pairs inside, each of one message for each server.
+    topology = hubs(tmp_path, 3, 4)
+    formula = 2 * (10**8 + 100 * 1000) + 3 * (2 * 10**6 + 3 * 1000)
+    assert formula in times(topology, "allgather", "hierarchical", 1, 1000)
+    assert min(times(topology, "reducescatter", "hierarchical", 1, 1000)) <= formula
+
+
 def served(topology: Topology, name: str) -> set[str]:
     """Return the collectives that an algorithm exists for, at a chunk count that suits it."""
     return {

@@ -459,8 +459,9 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
 
     A rail has the ranks of one place in every server. Inside, ranks send to all others where they
     have links, else round a ring. The second way sends few messages: to the first rank of each
-    server, from first to first, and to all inside. ReduceScatter plays it backwards; AllReduce is
-    one after the other.
+    server, from first to first, and to all inside. Where there are no bits to halve and double
+    along, others go through the digits of the places in a server, so that a rank talks to few
+    others. ReduceScatter plays it backwards; AllReduce is one after the other.
     """
     grid, name, links = server_grid(problem), problem.collective.name, best_links(problem)
     if grid is None or name not in GATHER_FAMILY:
@@ -474,6 +475,9 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     ]
     if not all(pair in links for ranks in by_server for pair in permutations(ranks, 2)):
         ways[0] = _round_rings(problem, by_server, gathered(problem, _exchanges(order, across)))
+    elif len(order) & (len(order) - 1):
+        digits = [some for some in written(inside.radix) if len(some) > 1]
+        ways += [gathered(problem, _exchanges(order, across, *some)) for some in digits]
     for gather in ways:
         steps = list(compose_allreduce(problem, gather))
         if gather and linked(links, steps):
