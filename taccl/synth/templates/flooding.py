@@ -44,7 +44,10 @@ def flooding(problem: Problem) -> Iterator[Iterator[Step]]:
     if name not in FLOODED or len(links) == n * (n - 1):
         return
     turned = {(dst, src): link for (src, dst), link in links.items()}
-    home = _homes(problem, links)
+    home, servers = list(problem.topology.server_of), problem.topology.servers
+    rails = {pair for ranks in zip(*servers, strict=False) for pair in permutations(ranks, 2)}
+    if len(set(map(len, servers))) > 1 or not rails <= links.keys():
+        home = [0] * n  # those at one place of all servers have no links
     away = [_distances(home, graph) for graph in (links, turned)]
     if any(n in hops for graph in away for hops in graph):
         return
@@ -67,15 +70,6 @@ def flooding(problem: Problem) -> Iterator[Iterator[Step]]:
             yield ((chunks, dst, src, True) for chunks, src, dst, _ in reversed(sums))
         else:
             yield compose_allreduce(problem, list(spread) if name == "allreduce" else [], sums)
-
-
-def _homes(problem: Problem, links: Links) -> list[int]:
-    """Return the server of each rank; all are of one where those at one place have no links."""
-    servers = problem.topology.servers
-    rails = {pair for ranks in zip(*servers, strict=False) for pair in permutations(ranks, 2)}
-    if len(set(map(len, servers))) > 1 or not rails <= links.keys():
-        return [0] * problem.topology.num_ranks
-    return list(problem.topology.server_of)
 
 
 def _distances(home: list[int], links: Links) -> list[list[int]]:
