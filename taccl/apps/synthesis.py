@@ -79,6 +79,12 @@ SOME_LINKS = 64
 MOST_PIECES = 128
 """Chunks of one root's data, at most, that pass through chains and trees."""
 
+IN_WAVES, QUARTERS_EARLY = (1, 2, 4, 8), (1, 4, 2, 8)
+"""Chunk counts of what all get from all across servers, and these where quarters are LONG."""
+
+LONG = 8
+"""Times the alpha of a link between servers, at least, that a chunk is on it."""
+
 SECOND = 0.1
 """Share of the time, at most, for the bounds of these counts."""
 
@@ -450,6 +456,8 @@ def counts_of(
     long, rooted = len(counts) > len(CHUNK_COUNTS) + 1, collective.root is not None
     if len(counts) > 1 and not long:
         counts = _best_second(request, collective, counts, clock.share(SECOND))
+        if counts == IN_WAVES and _is_long_in_quarters(request, collective):
+            counts = QUARTERS_EARLY
     elif long and rooted and not logical.topology.copies_or_adds:
         counts = _pipelined(request)
     if request.target is not None:
@@ -501,6 +509,22 @@ def series_of(
         # Another count may have a lower bound for one chunk to a message.
         floor = max(floor, options.floor)
     return Series(counts, task, floor, long, lambda: scorer.slowest, request.measured)
+
+
+def _is_long_in_quarters(request: Request, collective: Collective) -> bool:
+    """Tell whether quarters of a rank's data are long on a link between servers.
+
+    Then one part is spread while the next one crosses.
+    """
+    topology, server = request.logical.topology, request.logical.topology.server_of
+    table, chunk = topology.links, Fraction(request.size, 4 * collective.chunks_in_size)
+    across = [
+        link for link in request.logical.links()
+        if server[int(table.src[link])] != server[int(table.dst[link])]
+    ][:SOME_LINKS]  # fmt: skip
+    return any(
+        topology.arrival(link, chunk) > (1 + LONG) * int(table.alpha[link]) for link in across
+    )
 
 
 def _pipelined(request: Request) -> tuple[int, ...]:

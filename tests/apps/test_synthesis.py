@@ -102,6 +102,16 @@ def test_the_count_whose_chunks_share_links_evenly_is_tried_second(
     assert series_of(request, whole_, Scorer(None, size, request.report)).counts == counts
 
 
+@pytest.mark.parametrize(("size", "counts"), [(64, (1, 4, 2, 8)), (4, (1, 2, 4, 8))])
+def test_quarters_that_are_long_between_servers_come_before_halves(
+    size: int, counts: tuple[int, ...]
+) -> None:
+    # A quarter of what each of 16 ranks has is on a NIC for 40 us, or for 2.5: its alpha is 1.7.
+    request = Request(load_network("dgx-a100", MachineOptions(nodes=2)), "allreduce", size * 10**6)
+    whole_ = asked_collective("allreduce", request.logical.topology, None)
+    assert series_of(request, whole_, Scorer(None, 10**6, request.report)).counts == counts
+
+
 @pytest.mark.parametrize(("nodes", "counts"), [(1, (1, 2, 4)), (2, (1, 2, 4, 8))])
 def test_between_servers_more_chunks_are_tried_for_waves(
     nodes: int, counts: tuple[int, ...]
