@@ -531,8 +531,7 @@ def _pipelined(request: Request) -> tuple[int, ...]:
     """Return the chunk counts of one root's data: powers of two, the likely best first.
 
     A tree of depth d passes on k chunks of together B bytes in (d - 1 + k) (alpha + beta B / k),
-    about least for k = sqrt(d beta B / alpha). The counts next to it follow, first the
-    larger one, as long as they pay.
+    about least for k = sqrt(d beta B / alpha). The counts next to it follow as long as they pay.
     """
     topology, links = request.logical.topology, list(request.logical.links())
     some = links[:: 1 + len(links) // SOME_LINKS]
@@ -541,7 +540,7 @@ def _pipelined(request: Request) -> tuple[int, ...]:
     depth = (topology.num_ranks - 1).bit_length()
     least = max(1.0, math.sqrt(max(1, depth) * bytes_time / alpha))
     powers = (1 << n for n in range(MOST_PIECES.bit_length()))
-    return tuple(sorted(powers, key=lambda count: (abs(math.log2(count / least)), -count)))
+    return tuple(sorted(powers, key=lambda count: (abs(math.log2(count / least)), count)))
 
 
 def _best_second(

@@ -300,9 +300,9 @@ def scatter_allgather(problem: Problem) -> Iterator[Iterator[Step]]:
     by_server.sort(key=lambda ranks: root not in ranks)
     width, own = len(by_server[0]), by_server[0].index(root)
     places, others = _spaced(problem, by_server), itertools.cycle(range(1, max(2, width)))
-    # The root's own rail is the last, and none where it leads nowhere.
-    places.sort(key=lambda place: place == own)
-    rails = places[:-1] if len(by_server) == 1 < width else places
+    # The root's own rail is none where it leads nowhere.
+    alone = len(by_server) == 1 < width
+    rails = [place for place in places if not (alone and place == own)]
     timed: list[tuple[tuple[int, int], tuple[int, Rank, Rank]]] = []
     for chunk in range(problem.collective.num_chunks):
         wave, place = chunk // len(rails), rails[chunk % len(rails)]
