@@ -43,6 +43,9 @@ FAR_OFF = 0.25
 LARGE = 128 << 10
 """Bytes from which on MSCCL++ runs one kernel."""
 
+WARPS = 20
+"""Warps of a threadblock that pass on a slice of LL128 together, of 1920 bytes each."""
+
 FITTED_RANKS = 16
 """Where a machine has runs on so many ranks, costs are not fitted to those on more, which take long
 to replay; they are judged."""
@@ -56,11 +59,12 @@ Three = tuple[float, float, float]
 
 
 def prior(
-    parts: tuple[float, float, float],
-    blocks: tuple[float, float],
+    parts: tuple[float, float, float, float],
+    blocks: Three,
     alphas: Three,
     alphas_across: Three,
-    launch: Three = (6.0, 12.1, 5.0),
+    launch: Three = (6.0, 6.0, 5.0),
+    warps: int = WARPS,
 ) -> ProgramCosts:
     """Return what is public of a machine.
 
@@ -68,19 +72,23 @@ def prior(
     ----------
     parts
         Parts of the stated bandwidth that are left for data, within a server and between servers,
-        and bytes of LL on the wire for each byte of data.
+        bytes of LL on the wire for each byte of data, and how many times as long they take between
+        servers, through the memory of hosts.
     blocks
-        GB/s of a threadblock, LL128 and Simple; 0: not known.
+        GB/s of a threadblock, LL, LL128 and Simple; 0: not known.
     alphas, alphas_across, launch
         Microseconds of LL, LL128 and Simple.
+    warps
+        Of a threadblock that pass on a slice of LL128 together.
     """
-    inside, across, wire = (Fraction(str(part)) for part in parts)
+    inside, across, wire, detour = (Fraction(str(part)) for part in parts)
     names = ("LL", "LL128", "Simple")
     wires = (wire, Fraction(109, 100), Fraction(1))
-    rates = (Fraction(0), _rate(blocks[0]), _rate(blocks[1]))
-    slices = (4096, 38400, 32 << 10)
+    rates = tuple(map(_rate, blocks))
+    slices = (4096, 1920 * warps, 32 << 10)
     ps = [[round(us * PS_PER_US) for us in each] for each in (launch, alphas, alphas_across)]
-    rows = zip(names, *ps, wires, rates, slices, strict=True)
+    detours = (detour, Fraction(1), Fraction(1))
+    rows = zip(names, *ps, wires, rates, slices, detours, strict=True)
     protocols = {name: ProtocolCosts(*row) for name, *row in rows}
     return ProgramCosts(
         "priors", protocols, inside, across, _rate(400), _rate(200), round(0.3 * PS_PER_US)
@@ -88,14 +96,14 @@ def prior(
 
 
 def plans_prior(
-    parts: tuple[float, float, float], block: float, launches: Three, alphas: Three
+    parts: tuple[float, float, float, float], block: float, launches: Three, alphas: Three
 ) -> ProgramCosts:
     """Return what is public of MSCCL++ plans on a machine; units are those of :func:`prior`.
 
     `parts` are as there, `block` is for signals, `launches` and `alphas` are of signals, packets
     and switches.
     """
-    known = prior(parts, (0, block), (0, 0, 0), (0, 0, 0))
+    known = prior(parts, (0, 0, block), (0, 0, 0), (0, 0, 0))
     ps = [[round(us * PS_PER_US) for us in each] for each in (launches, alphas)]
     rows = zip(("Simple", "LL", "NVLS"), *ps, strict=True)
     wires = {"LL": known.protocols["LL"].wire}
@@ -115,24 +123,28 @@ _RCCL = (12.0, 12.0, 17.0)
 _GRAPH, _STORES = (3.0, 3.0, 3.0), (0.8, 0.8, 0.8)
 
 PRIORS: Mapping[str, ProgramCosts] = MappingProxyType({
-    "dgx-h100": prior((0.8, 0.97, 2.55), (36.7, 38.7), _NVIDIA, _NET),
-    "dgx-a100": prior((0.8, 0.96, 2.74), (20, 24), _NVIDIA, _NET),
-    "a100-p4de": prior((0.8, 0.96, 2.74), (20, 24), _NVIDIA, (80.0, 83.0, 164.0)),
-    "dgx2": prior((0.96, 0.97, 3.08), (20, 26.5), _NVIDIA, _NET),
-    "mi300x": prior((0.75, 0.97, 2.5), (0, 0), (0.8, 0.8, 2.1), (9.5, 9.5, 25.0), _RCCL),
+    "dgx-h100": prior((0.8, 0.97, 2.0, 5.0), (4.4, 36.7, 38.7), _NVIDIA, _NET, warps=5),
+    "dgx-a100": prior((0.8, 0.96, 2.0, 4.3), (3.65, 20, 24), _NVIDIA, _NET),
+    "a100-p4de": prior((0.8, 0.96, 2.0, 1.0), (3.65, 20, 24), _NVIDIA, (80.0, 83.0, 164.0)),
+    "dgx2": prior((0.96, 0.97, 3.08, 1.0), (0, 20, 26.5), _NVIDIA, _NET),
+    "mi300x": prior((0.75, 0.97, 2.5, 1.0), (0, 0, 0), (0.8, 0.8, 2.1), (9.5, 9.5, 25.0), _RCCL),
     "mi250": prior(
-        (0.72, 0.97, 2.5), (10, 10), (0.8, 0.8, 3.6), (9.5, 9.5, 19.8), _RCCL
+        (0.72, 0.97, 2.0, 1.0), (2.5, 10, 10), (0.8, 0.8, 3.6), (9.5, 9.5, 19.8), _RCCL
     ),
-    "gb200-nvl72": prior((0.8, 0.97, 2.55), (0, 70), _NVIDIA, _NET),
-    "dgx-h100 mscclpp": plans_prior((0.8, 0.97, 2.0), 38.7, _GRAPH, _STORES),
-    "dgx-a100 mscclpp": plans_prior((0.8, 0.96, 2.0), 24, _GRAPH, _STORES),
-    "mi300x mscclpp": plans_prior((0.75, 0.97, 2.0), 0, _GRAPH, _STORES),
+    "gb200-nvl72": prior((0.8, 0.97, 2.0, 1.0), (8.8, 40, 70), _NVIDIA, _NET),
+    "dgx-h100 mscclpp": plans_prior((0.8, 0.97, 2.0, 1.0), 38.7, _GRAPH, _STORES),
+    "dgx-a100 mscclpp": plans_prior((0.8, 0.96, 2.0, 1.0), 24, _GRAPH, _STORES),
+    "mi300x mscclpp": plans_prior((0.75, 0.97, 2.0, 1.0), 0, _GRAPH, _STORES),
 })  # fmt: skip
 """What is public of each machine: NCCL's ``tuning.cc`` (latencies of protocols over NVLink and
-networks, GB/s of a channel, base latencies as launch), aws-ofi-nccl's ``platform-aws.c`` (EFA of
-p4de takes 75 us, which NCCL adds to its own latency, twice for Simple), RCCL's ``tuning.cc`` (base
-latencies, xGMI), NVIDIA/nccl-tests#212 (a ring on H100
-moves 365 to 370 GB/s), and data sheets. Of plans: a launch in a CUDA graph takes some 3 us, and a
+networks, GB/s of a channel; base latencies as launch, that of LL128 as LL's, as older releases have
+it for trees: one kernel is launched for all; the most that LL moves, 141 and 87.7 GB/s on one
+server of 32 and 24 channels, 39 and 22.5 GB/s on two, by the CPUs of DGX H100 and A100), what
+aws-ofi-nccl's ``platform-aws.c`` says (EFA of p4de takes 75 us, which NCCL adds to its own latency,
+twice for Simple), RCCL's ``tuning.cc`` (base latencies, xGMI), NVIDIA/nccl-tests#212 (a ring on
+H100 moves 365 to 370 GB/s), and data sheets. Nothing is public of the threadblocks of MI250: 10
+GB/s, and a quarter for LL, are where its fit begins. On H100 five warps of LL128 are taken to pass
+on what they have, on others all twenty. Of plans: a launch in a CUDA graph takes some 3 us, and a
 store over NVLink arrives within 1 us."""
 
 

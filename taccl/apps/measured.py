@@ -59,7 +59,7 @@ from taccl.topology.file import (
     topology_from_document,
 )
 from taccl.topology.graph import ProgramCosts, Topology
-from taccl.units import PS_PER_US, Time, counted, format_size, format_time, microseconds
+from taccl.units import PS_PER_US, Time, ceil_time, counted, format_size, format_time, microseconds
 
 FOLDER = "measurements"
 
@@ -67,6 +67,10 @@ Protocol = Literal["LL", "LL128", "Simple"]
 
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 
+
+WORD = 16
+"""Bytes that a thread copies at once where both places are as far from a multiple of them; else it
+copies byte by byte (NCCL's ``common_kernel.h``, of AllGather, whose elements are bytes)."""
 
 CHANNELS_A_PEER = 4
 """Threadblocks for each peer of MSCCL++'s kernels."""
@@ -119,8 +123,8 @@ class Run:
     `programs`: what may have run; empty where that is not known, or its files are not here. A
     schedule stands for what switches do alone, and has the launch of its topology.
     `columns`: of these programs, by number, as far as they were replayed.
-    `known`: the best time and its program by costs that matter and size, as far as it was replayed;
-    shared, as ``columns`` are, by runs of the same in place and out of place.
+    `known`: the best time and its program's number by costs that matter and size, as far as it was
+    replayed; shared, as ``columns`` are, by runs of the same in place and out of place.
     """
 
     table: str
@@ -129,7 +133,7 @@ class Run:
     topology: Topology
     programs: tuple[Program | Plan | Schedule, ...]
     columns: dict[int, Columns] = field(default_factory=dict)
-    known: "dict[tuple[object, ...], tuple[Time | None, str]]" = field(default_factory=dict)
+    known: "dict[tuple[object, ...], tuple[Time | None, int | None]]" = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
@@ -318,35 +322,62 @@ def _timer(run: Run, number: int, topology: Topology) -> _Timer:
     )  # fmt: skip
 
 
+def _near(size: int, timer: _Timer) -> int:
+    """Return the nearest `size` that what is timed cuts into whole chunks."""
+    return max(1, round(size / timer.unit)) * timer.unit
+
+
+def _fastest(size: int, timers: Mapping[int, _Timer]) -> tuple[Time | None, int | None]:
+    """Return the least time of so many bytes, and the number of the program that takes it."""
+    best: Time | None = None
+    number = None
+    for each, timer in timers.items():
+        if not timer.smallest <= size <= timer.largest or (
+            best is not None and timer.least(_near(size, timer)) >= best
+        ):
+            continue
+        taken = timer.at(_near(size, timer))
+        if taken is not None and (best is None or taken < best):
+            best, number = taken, each
+    return best, number
+
+
+def _bytewise(run: Run, number: int, size: int, costs: ProgramCosts) -> Time:
+    """Return how much longer the numbered program of a `run` takes for its copies at a `size`.
+
+    A threadblock of a ring out of place copies its own chunk as it sends it: as fast, unless the
+    places of the chunk are not as far from a whole word.
+    """
+    program, record = run.programs[number], run.record
+    if (
+        not isinstance(program, Program) or program.protocol != "Simple"
+        or record.algorithm == "files" or size // run.ranks % WORD == 0
+        or (record.collective, record.place) != ("allgather", "out")
+    ):  # fmt: skip
+        return 0
+    slow = WORD * costs.protocols[program.protocol].block_beta
+    return ceil_time(slow, Fraction(size, program.chunks_per_loop))
+
+
 def replayed(run: Run, costs: ProgramCosts, least: int = 0, most: int = 1 << 62) -> Iterator[Row]:
     """Yield a row for every measured size of a `run` from `least` to `most` bytes.
 
     `costs` are those of its machine. Sizes that a program does not cut into whole chunks are
-    replayed at the nearest that it does.
+    replayed at the nearest that it does. What is run is chosen without knowing where buffers lie.
     """
     topology = replace(run.topology, measured=costs)
-    timers = [_timer(run, number, topology) for number in range(len(run.programs))]
-    timers.sort(key=lambda each: each.least(most))
-    matters = _that_matter(run, costs)
-    for size, time in sorted(run.record.times.items()):
+    timers = {number: _timer(run, number, topology) for number in range(len(run.programs))}
+    timers = dict(sorted(timers.items(), key=lambda each: each[1].least(most)))
+    matters, record = _that_matter(run, costs), run.record
+    for size, time in sorted(record.times.items()):
         if not least <= size <= most:
             continue
-        best: Time | None = None
-        name = ""
-        if (*matters, size) in run.known:
-            best, name = run.known[*matters, size]
-            yield Row(run, size, round(time * PS_PER_US), best, name)
-            continue
-        for timer in timers:
-            near = max(1, round(size / timer.unit)) * timer.unit
-            if not timer.smallest <= size <= timer.largest or (
-                best is not None and timer.least(near) >= best
-            ):
-                continue
-            taken = timer.at(near)
-            if taken is not None and (best is None or taken < best):
-                best, name = taken, timer.name
-        run.known[*matters, size] = best, name
+        if (*matters, size) not in run.known:
+            run.known[*matters, size] = _fastest(size, timers)
+        best, number = run.known[*matters, size]
+        if best is not None and number is not None:
+            best += _bytewise(run, number, size, costs)
+        name = "" if number is None else timers[number].name
         yield Row(run, size, round(time * PS_PER_US), best, name)
 
 
@@ -359,7 +390,7 @@ def _that_matter(run: Run, costs: ProgramCosts) -> tuple[object, ...]:
     protocols = [costs.protocols[name] for name in sorted(used)]
     if run.topology.num_servers == 1:
         costs = replace(costs, across=Fraction(1))
-        protocols = [replace(row, alpha_across=0) for row in protocols]
+        protocols = [replace(row, alpha_across=0, detour=Fraction(1)) for row in protocols]
     return (
         costs.inside, costs.across, costs.copy_beta, costs.reduce_beta, costs.flag, costs.slices,
         *protocols,
@@ -612,7 +643,7 @@ def unknowns(costs: ProgramCosts, runs: Sequence[Run]) -> tuple[Unknown, ...]:
             _of_protocol(protocol, field, PS_PER_US, 0.7)
             for field in ("launch", "alpha", "alpha_across")
         ]
-        found.append(_of_protocol(protocol, "block_beta", 1, 0.4))
+        found.append(_of_protocol(protocol, "block_beta", 1, 0.7))
         if protocol in LEAST_WIRE:
             found.append(_of_protocol(protocol, "wire", 1, 0.15, LEAST_WIRE[protocol]))
     return tuple(

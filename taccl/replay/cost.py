@@ -48,7 +48,7 @@ class Sharing:
 
     `capacity`: work that each edge carries in a picosecond.
     `block_rate`: most work in a picosecond of one threadblock.
-    `wire`: work for each byte of data.
+    `wire`: work for each byte of data; between servers `detour` times as much.
     `alpha`, `alpha_across`: as in :class:`taccl.topology.graph.ProtocolCosts`.
     `local`: costs of local work, and the launch.
     `flag`: picoseconds until a post is seen.
@@ -64,6 +64,7 @@ class Sharing:
     flag: Time
     slice_bytes: int
     slices: int
+    detour: Fraction
 
     def slices_of(self, size: int) -> int:
         """Return in how many slices a message of ``size`` bytes travels."""
@@ -71,8 +72,8 @@ class Sharing:
 
     def flow(self, size: int, *, across: bool) -> tuple[Time, int]:
         """Return alpha, and the work of each slice, of a message of ``size`` bytes."""
-        alpha = self.alpha_across if across else self.alpha
-        return alpha, int(self.wire * size / self.slices_of(size))
+        work = self.wire * size / self.slices_of(size)
+        return (self.alpha_across, int(work * self.detour)) if across else (self.alpha, int(work))
 
 
 def measured_costs(topology: Topology) -> ProgramCosts:
@@ -125,7 +126,7 @@ def sharing_of(topology: Topology, protocol: str) -> Sharing:
         max(1, int(wire / own.block_beta)) if own.block_beta else MOST_RATE, wire,
         own.alpha, own.alpha_across,
         LocalCosts(costs.copy_beta, costs.reduce_beta, own.launch),
-        costs.flag, own.slice_bytes, costs.slices,
+        costs.flag, own.slice_bytes, costs.slices, own.detour,
     )  # fmt: skip
 
 
@@ -240,16 +241,17 @@ def charged_network(topology: Topology, protocol: str) -> Topology:
     if costs is None:
         return topology
     wire, local = sharing.wire / WORK, inside_servers(topology)
+    wires = wire * sharing.detour, wire
     edges = [
         replace(
             edge,
             alpha=(sharing.alpha if local[edge.id] else sharing.alpha_across) + sharing.flag
             if edge.tail < topology.num_ranks else 0,
-            overhead=0, beta=None if beta is None else beta * wire,
+            overhead=0, beta=None if beta is None else beta * wires[int(local[edge.id])],
         )
         for edge, beta in zip(topology.edges, payload_betas(topology, costs), strict=True)
     ]  # fmt: skip
-    known = replace(costs, inside=wire, across=wire)
+    known = replace(costs, inside=wires[1], across=wires[0])
     kept = replace(topology, alpha_rule="delay", measured=known)
     return kept.with_costs(edges, sharing.local)
 

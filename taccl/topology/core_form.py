@@ -112,6 +112,7 @@ class ProtocolRecord(FileModel):
     alpha: Annotated[Duration, Field(examples=["3.4us"])]
     alpha_across: Annotated[Duration | None, Field(examples=["14us"])] = None
     wire: Annotated[Factor, Field(examples=[2.55])] = Fraction(1)
+    detour: Annotated[Factor, Field(examples=[5])] = Fraction(1)
     threadblock: Annotated[BetaOrFree, Field(examples=["38.7GB/s"])] = Fraction(0)
     slice: Annotated[StrictInt, Field(ge=1, le=1 << 30, examples=[32768])] = 32 << 10
 
@@ -119,8 +120,9 @@ class ProtocolRecord(FileModel):
         """Return the costs as the replay sees them."""
         across = self.alpha if self.alpha_across is None else self.alpha_across
         return ProtocolCosts(
-            self.launch, self.alpha, across, self.wire, self.threadblock, self.slice
-        )
+            self.launch, self.alpha, across, self.wire, self.threadblock, self.slice,
+            self.detour,
+        )  # fmt: skip
 
 
 class PlansRecord(FileModel):
@@ -585,6 +587,7 @@ def _measured(costs: ProgramCosts) -> dict[str, object]:
             "alpha": f"{row.alpha}ps",
             "alpha_across": f"{row.alpha_across}ps",
             "wire": str(row.wire),
+            "detour": str(row.detour),
             "threadblock": rate(row.block_beta),
             "slice": row.slice_bytes,
         }

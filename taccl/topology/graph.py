@@ -180,6 +180,7 @@ class ProtocolCosts:
     `block_beta`: least picoseconds in which a threadblock moves a byte of data; 0: only edges limit
     it.
     `slice_bytes`: least bytes of a slice.
+    `detour`: how many times as long bytes take between servers, through the memory of hosts.
     """
 
     launch: Time
@@ -188,6 +189,7 @@ class ProtocolCosts:
     wire: Fraction = Fraction(1)
     block_beta: Fraction = Fraction(0)
     slice_bytes: int = 32 << 10
+    detour: Fraction = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.truth import PRIORS
+from benchmarks.truth import DATA, PRIORS
 from taccl.apps.measured import (
     Row,
     Run,
@@ -84,6 +84,25 @@ def test_the_fastest_program_that_fits_a_size_counts() -> None:
     assert not rows[0].program.endswith("Simple")
 
 
+def test_a_part_that_is_no_whole_words_is_copied_byte_by_byte() -> None:
+    apart, within = run_of("v100-dgx2", 0), run_of("v100-dgx2", 1)
+    whole, costs = 12 * 12 * 16 << 10, PRIORS["dgx2"]
+    # Twelve channels each copy a twelfth of a rank's part, which is a twelfth of all.
+    copied = 16 * costs.protocols["Simple"].block_beta * whole / 144
+    for size, longer in ((whole, 0), (whole + 12 * 4, pytest.approx(float(copied), rel=1e-4))):
+        times = []
+        for run in (apart, within):
+            own = tuple(
+                one for one in run.programs
+                if isinstance(one, Program) and one.protocol == "Simple"
+            )  # fmt: skip
+            record = run.record.model_copy(update={"times": {size: 1.0}})
+            alone = replace(run, record=record, programs=own, columns={}, known={})
+            (row,) = replayed(alone, costs)
+            times.append(row.replayed or 0)
+        assert times[0] - times[1] == longer, size
+
+
 def test_order_and_errors_are_counted() -> None:
     one, other = run_of("gb200-nvl4", 0), run_of("gb200-nvl4", 1)
     slow, fast = Row(one, 8, 200, 220, "ring"), Row(other, 8, 100, 90, "tree")
@@ -159,3 +178,19 @@ def test_sums_in_switches_of_rails_take_what_nccl_measured() -> None:
     found = errors_of("h100-sharp")
     assert len(found) == 5
     assert max(found.values()) < 0.04
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"the files that were run are not at {DATA}")
+@pytest.mark.filterwarnings("ignore:mi250 has no link")
+def test_files_of_others_take_what_was_measured() -> None:
+    for name, folder, most in (("h100-ndv5", DATA / "ndv5", 0.20), ("mi250-teccl", DATA, 0.30)):
+        table, runs = read_table(name, folder)
+        costs = load_topology(table.costs).measured
+        assert costs is not None
+        rows = [
+            row for run in runs if run.record.algorithm == "files"
+            for row in replayed(run, costs) if row.replayed is not None
+        ]  # fmt: skip
+        assert len(rows) >= 18, name
+        assert max(abs(row.error) for row in rows) < most, name

@@ -17,7 +17,14 @@ from taccl.errors import InputError
 from taccl.model.problem import Problem, Status, problem_of
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import Op
-from taccl.replay.cost import WORK, charged_network, floor_networks, model_of, sharing_of
+from taccl.replay.cost import (
+    WORK,
+    charged_network,
+    floor_networks,
+    inside_servers,
+    model_of,
+    sharing_of,
+)
 from taccl.replay.sweep import measured_bounds_of
 from taccl.replay.timing import traces
 from taccl.synth.templates.classical import classical_schedules, textbook_schedule
@@ -25,7 +32,9 @@ from taccl.topology.graph import ProgramCosts, ProtocolCosts, Topology, whole
 from taccl.topology.symmetry import make_group
 from tests.generators import pair, twin2x2
 
-LL = ProtocolCosts(launch=5000, alpha=100, alpha_across=700, wire=Fraction(2))
+LL = ProtocolCosts(
+    launch=5000, alpha=100, alpha_across=700, wire=Fraction(2), detour=Fraction(3)
+)  # fmt: skip
 SIMPLE = ProtocolCosts(launch=9000, alpha=400, alpha_across=900, block_beta=Fraction(3))
 COSTS = ProgramCosts(
     "a test", {"Simple": SIMPLE, "LL": LL}, inside=Fraction(1, 2), across=Fraction(4, 5)
@@ -57,8 +66,10 @@ def test_a_message_costs_what_its_protocol_was_measured_to_cost() -> None:
             assert made.links.overhead[link] == 0
         assert made.alpha_rule == "delay"
         for old, new in zip(known.edges, made.edges, strict=True):
-            if old.beta is not None and known.num_servers == 1:
-                assert new.beta == old.beta * own.wire / COSTS.inside
+            if old.beta is not None:
+                within = inside_servers(known)[old.id]
+                part = 1 / COSTS.inside if within else own.detour / COSTS.across
+                assert new.beta == old.beta * own.wire * part
         # Programs are charged the same on both.
         for protocol in COSTS.protocols:
             one, other = sharing_of(known, protocol), sharing_of(made, protocol)
@@ -107,14 +118,14 @@ def test_of_all_protocols_and_instances_a_plain_program_is_the_fastest_as_chosen
 
 
 def test_a_ring_whose_steps_pass_on_slices_takes_half_of_what_its_schedule_does() -> None:
-    # In LL and eight instances; store and forward, a ring's schedule takes over twice as long.
+    # In LL and sixteen instances; store and forward, a ring's schedule takes over twice as long.
     logical = load_network("dgx-h100")
     topology = charged(logical, build_collective("allreduce", 8, 1), 1 << 20, ("LL",)).topology
     problem = problem_of(topology, build_collective("allreduce", 8, 1), 1 << 20)
     ring, *_ = classical_schedules(problem, "ring", batch=True)
     target = Target("executor", instances=None, measured=True)
     chosen = lowering_of(ring, target, 1 << 20, "ring").settled()
-    assert (chosen.target.protocol, chosen.target.instances) == ("LL", 8)
+    assert (chosen.target.protocol, chosen.target.instances) == ("LL", 16)
     assert 2 * chosen.best[1] < ring.makespan
     # One that takes too long anyway is not improved.
     left = lowering_of(ring, target, 1 << 20, "ring", enough=1).settled()

@@ -281,6 +281,7 @@ _PROTOCOL = {
     "alpha": "from the end of a slice to its arrival, within a server; holds nothing",
     "alpha_across": "the same between servers; none: `alpha`",
     "wire": "bytes on the wire for each byte of data",
+    "detour": "how many times as long bytes take between servers, through the memory of hosts",
     "threadblock": "the most data of one threadblock; 0: no limit",
     "slice": "least bytes of a slice",
 }

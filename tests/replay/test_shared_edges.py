@@ -30,10 +30,12 @@ def costs(
     block_beta: Fraction | int = 0,
     slice_bytes: int = 1 << 20,
     slices: int = 8,
+    detour: Fraction | int = 1,
     **machine: Any,  # noqa: ANN401 - any field
 ) -> ProgramCosts:
     row = ProtocolCosts(
-        launch, alpha, alpha_across, Fraction(wire), Fraction(block_beta), slice_bytes
+        launch, alpha, alpha_across, Fraction(wire), Fraction(block_beta), slice_bytes,
+        Fraction(detour),
     )  # fmt: skip
     made = ProgramCosts("tests", {"Simple": row, "LL": row}, slices=slices)
     return replace(made, **machine)
@@ -90,6 +92,10 @@ def test_flags_on_the_wire_the_efficiency_of_edges_and_servers_are_charged() -> 
     apart = replace(PAIR, server_of=(0, 1))
     charged = costs(inside=Fraction(1, 2), alpha=7, alpha_across=9)
     assert timed(one, apart, 400, charged) == 400 + 9
+    # Through the memory of hosts bytes take longer, on the wire and in their threadblock.
+    assert timed(one, apart, 400, costs(wire=2, detour=3)) == 6 * 400
+    assert timed(one, apart, 400, costs(block_beta=8, detour=3)) == 3 * 800
+    assert timed(one, PAIR, 400, costs(wire=2, detour=3)) == 2 * 400
 
 
 def test_a_message_is_passed_on_slice_by_slice() -> None:
@@ -133,8 +139,9 @@ def test_both_replays_of_random_programs_are_equal(slices: int) -> None:
         charged = costs(
             rng.randrange(100), rng.randrange(900), rng.randrange(2000),
             Fraction(rng.randrange(100, 300), 100), rng.choice((0, Fraction(7, 3))),
-            rng.choice((8, 40)), slices, inside=Fraction(rng.randrange(1, 100), 100),
-            across=Fraction(9, 10), flag=rng.choice((0, 70, 5000)),
+            rng.choice((8, 40)), slices, rng.choice((1, Fraction(5, 2))),
+            inside=Fraction(rng.randrange(1, 100), 100), across=Fraction(9, 10),
+            flag=rng.choice((0, 70, 5000)),
             copy_beta=Fraction(rng.randrange(3)), reduce_beta=Fraction(rng.randrange(3), 7),
         )  # fmt: skip
         size = 16 * rng.choice((rng.randint(1, 200), rng.randint(200, 2000)))
