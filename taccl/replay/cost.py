@@ -195,20 +195,21 @@ def least_costs(topology: Topology, *costs: ProgramCosts) -> Topology:
     the wire as with the protocol that has the fewest.
     """
     rows = [row for each in costs for row in each.protocols.values()]
-    inside, across = min(row.alpha for row in rows), min(row.alpha_across for row in rows)
+    across = min(row.alpha_across for row in rows), min(row.wire * row.detour for row in rows)
+    inside = min(row.alpha for row in rows), min(row.wire for row in rows)
     if topology.num_servers > 1:  # on what links within a server use others may leave it
-        inside = min(inside, across)
-    launch, wire = min(row.launch for row in rows), min(row.wire for row in rows)
+        inside = min(inside[0], across[0]), min(inside[1], across[1])
     local = inside_servers(topology)
     payloads = zip(*(payload_betas(topology, each) for each in costs), strict=True)
     betas = [min((beta for beta in own if beta is not None), default=None) for own in payloads]
-    edges = [
-        replace(
-            edge, alpha=(inside if local[edge.id] else across) * (edge.tail < topology.num_ranks),
-            overhead=0, beta=None if beta is None else beta * wire,
-        )
-        for edge, beta in zip(topology.edges, betas, strict=True)
-    ]  # fmt: skip
+    edges = []
+    for edge, beta in zip(topology.edges, betas, strict=True):
+        alpha, wire = inside if local[edge.id] else across
+        edges.append(replace(
+            edge, alpha=alpha * (edge.tail < topology.num_ranks), overhead=0,
+            beta=None if beta is None else beta * wire,
+        ))  # fmt: skip
+    launch = min(row.launch for row in rows)
     return topology.with_alpha_rule("delay").with_costs(edges, LocalCosts(launch=launch))
 
 
