@@ -294,7 +294,7 @@ def charged(
     def takes(name: str) -> Fraction:
         own = costs[name]
         alphas = rounds * (across * own.alpha_across + inside * own.alpha)
-        return own.launch + alphas + own.wire * min(own.detour, Fraction(1)) * floor
+        return own.launch + alphas + own.wire * floor
 
     return replace(logical, topology=charged_network(topology, min(protocols or costs, key=takes)))
 

@@ -347,8 +347,7 @@ class Timing:
         edges = float((carried / sharing.capacity).max(initial=0.0))
         blocks = float(sent.max(initial=0.0)) / copies / sharing.block_rate
         chunk = size / self.program.chunks_per_loop
-        wire = sharing.wire * min(sharing.detour, Fraction(1))
-        return sharing.local.launch + chunk * float(wire) * max(edges, blocks)
+        return sharing.local.launch + chunk * float(sharing.wire) * max(edges, blocks)
 
     def at(self, size: int) -> Trace:
         """Return what the program does at ``size`` bytes, without spans."""

@@ -97,12 +97,27 @@ def _factor(value: object) -> Fraction:
     raise InputError(f"should be a factor between 0.001 and 1000, got {shown(value)}")
 
 
+def _slower(value: object) -> Fraction:
+    factor = _factor(value)
+    if factor >= 1:
+        return factor
+    raise InputError(f"should be a factor of at least 1, got {shown(value)}")
+
+
 Factor = Annotated[
     Fraction,
     PlainValidator(checked(_factor, "a factor", "write 0.8 or 2.55")),
     WithJsonSchema({"type": ["number", "string"], "description": "a factor, such as 0.8"}),
 ]
 """Exact, as written."""
+
+
+Slower = Annotated[
+    Fraction,
+    PlainValidator(checked(_slower, "a factor", "write 5")),
+    WithJsonSchema({"type": ["number", "string"], "description": "a factor from 1 on, such as 5"}),
+]
+"""Exact, as written; what is multiplied takes no less."""
 
 
 class ProtocolRecord(FileModel):
@@ -112,7 +127,7 @@ class ProtocolRecord(FileModel):
     alpha: Annotated[Duration, Field(examples=["3.4us"])]
     alpha_across: Annotated[Duration | None, Field(examples=["14us"])] = None
     wire: Annotated[Factor, Field(examples=[2.55])] = Fraction(1)
-    detour: Annotated[Factor, Field(examples=[5])] = Fraction(1)
+    detour: Annotated[Slower, Field(examples=[5])] = Fraction(1)
     threadblock: Annotated[BetaOrFree, Field(examples=["38.7GB/s"])] = Fraction(0)
     slice: Annotated[StrictInt, Field(ge=1, le=1 << 30, examples=[32768])] = 32 << 10
 
