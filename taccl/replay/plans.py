@@ -387,7 +387,9 @@ def replay_plan(
         script.sharing = sharing
         costs, chunk = topology.measured, max(script.chunk)
         script.told = int(costs.flag / local.copy_beta) if local.copy_beta else 0
-        script.cut(max(1, min(costs.slices, chunk // sharing.slice_bytes)))
+        # Threads forward their packets as they come: no more coarsely than messages of LL.
+        messages = -(-chunk // model.of_protocol("LL")[0])
+        script.cut(max(1, min(messages * costs.slices, chunk // sharing.slice_bytes)))
     reason = script.run()
     if reason:
         return Trace(plan.name, size, None, reason)

@@ -23,7 +23,7 @@ from taccl.mscclpp.plan import (
     Tbg,
 )
 from taccl.replay.compile import MAX_MESSAGES
-from taccl.replay.cost import ReplayModel
+from taccl.replay.cost import ReplayModel, model_of
 from taccl.replay.interpreter import Span, Trace, Why, replay
 from taccl.replay.plans import replay_plan
 from taccl.replay.sweep import bounds_of
@@ -433,6 +433,19 @@ def test_signals_cost_what_simple_was_measured_to_and_packets_what_ll_was() -> N
     assert measured_time(made, charged(copy_beta=Fraction(1))) == 10 + 1200 + 7 + 400
     # A signal alone takes alpha and nothing else.
     assert measured_time(plan([[signal(1)]], [[wait(0)]]), charged()) == 1000 + 30
+
+
+def test_packets_are_unpacked_as_finely_as_messages_of_ll_are() -> None:
+    costs = charged(copy_beta=Fraction(1)).measured
+    assert costs is not None
+    fine = replace(costs.protocols["LL"], slice_bytes=4096)
+    machine = replace(both(), measured=replace(costs, protocols={**costs.protocols, "LL": fine}))
+    packets = replace(put(1), name="ppkt"), replace(copy(), name="upkt", sources=(mine(1, "s"),))
+    made = plan([[packets[0]]], [[packets[1]]], protocol="LL")
+    for size, pieces in ((4096, 1), (32 << 10, 8), (128 << 10, 32)):
+        told = replay_plan(made, machine, size, replace(model_of("executor"), measured=True))
+        # All but the last piece are copied while others come.
+        assert told.time == 10 + 3 * size + 7 + size // pieces
 
 
 def test_plans_have_costs_of_their_own_where_these_are_known() -> None:
