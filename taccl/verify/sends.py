@@ -375,11 +375,12 @@ def batch_costs(sends: Sends) -> dict[int, BatchCost]:
     """Return what each message of fans costs, by its number."""
     schedule, count = sends.schedule, len(sends.schedule.topology.links)
     rows = np.flatnonzero(schedule.link >= count)
-    pairs = np.stack([sends.message[rows], schedule.link[rows] - count])
-    (messages, fans), chunks = np.unique(pairs, axis=1, return_counts=True)
-    carried: dict[int, dict[int, int]] = defaultdict(dict)
-    for message, fan, number in zip(messages.tolist(), fans.tolist(), chunks.tolist(), strict=True):
-        carried[message][fan] = number
+    carried: dict[int, Counter[int]] = defaultdict(Counter)
+    # Not np.unique(axis=1): numpy makes a TypeError of a time limit that comes while it compares.
+    for message, link in zip(
+        sends.message[rows].tolist(), schedule.link[rows].tolist(), strict=True
+    ):
+        carried[message][link - count] += 1
     known: dict[tuple[tuple[int, int], ...], BatchCost] = {}
     costs = {}
     for message, each in carried.items():
