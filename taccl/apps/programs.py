@@ -832,7 +832,9 @@ class Scorer:
             return self._known[key]
         known: Time | LoweringError
         clock = self.clock.share(SCORING)
-        last = Deadline() if self.clock.counted is not None else self.clock.share(GIVEN_UP)
+        # Of counted work, and once time is up, a first program is waited for.
+        waits = self.clock.counted is not None or self.clock.over
+        last = Deadline() if waits else self.clock.share(GIVEN_UP)
         enough = None if self.best is None else int(self.best.time * PROMISING)
         task = lowering_of(schedule, self.target, self.size, "score", lambda: clock.over, enough)
         if self.plans is not None and len(schedule.fans):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from itertools import islice
 from statistics import median
 
 from taccl.apps.inputs import (
@@ -273,8 +274,14 @@ def _open(request: Request, collective: Collective, scorer: Scorer, count: int) 
     problem = Problem(logical, cut, chunk_size_of(cut, request.size), group)
     check_times(logical.topology, problem.chunk_size)
     made = opening(problem, batch=request.batch)
-    # The first answer is one that does not take seconds to lower and to judge.
-    soon = sorted(made, key=_long) if isinstance(made, list) else made
+
+    def doubles(one: tuple[str, Schedule]) -> int:
+        # Messages are replayed in iterations, each of a part of them.
+        work = one[1].num_messages * (1 + int(one[1].chunk_size) // ITERATION)
+        return (work // QUICK).bit_length()
+
+    # The first answer is one that does not take seconds to lower, to replay and to judge.
+    soon = sorted(made, key=doubles) if isinstance(made, list) else made
     for name, schedule in soon:
         scorer.starts(name)
         if scorer.open(schedule):
@@ -295,16 +302,6 @@ def _open(request: Request, collective: Collective, scorer: Scorer, count: int) 
     most = NEAR * min(times.values(), default=0)
     near = [name for name in sorted(times, key=lambda name: times[name]) if times[name] <= most]
     return [*near, *(name for name in ranking if name not in times)]
-
-
-def _long(made: tuple[str, Schedule]) -> int:
-    """Tell how long it takes to make, replay and judge the program of an algorithm, by doubles.
-
-    Messages are replayed in iterations, each of a part of them.
-    """
-    schedule = made[1]
-    work = schedule.num_messages * (1 + int(schedule.chunk_size) // ITERATION)
-    return (work // QUICK).bit_length()
 
 
 def _search(request: Request, collective: Collective, scorer: Scorer, found: list[Attempt]) -> None:
@@ -456,8 +453,17 @@ def counts_of(
     long, rooted = len(counts) > len(CHUNK_COUNTS) + 1, collective.root is not None
     if len(counts) > 1 and not long:
         counts = _best_second(request, collective, counts, clock.share(SECOND))
-        if counts == IN_WAVES and _is_long_in_quarters(request, collective):
-            counts = QUARTERS_EARLY
+        if counts == IN_WAVES:
+            # Where quarters are long between servers, one is spread while the next one crosses.
+            table, server = logical.topology.links, logical.topology.server_of
+            quarter = Fraction(request.size, 4 * collective.chunks_in_size)
+            ends = ((link, int(table.src[link]), int(table.dst[link])) for link in logical.links())
+            across = (link for link, src, dst in ends if server[src] != server[dst])
+            if any(
+                logical.topology.arrival(link, quarter) > (1 + LONG) * int(table.alpha[link])
+                for link in islice(across, SOME_LINKS)
+            ):
+                counts = QUARTERS_EARLY
     elif long and rooted and not logical.topology.copies_or_adds:
         counts = _pipelined(request)
     if request.target is not None:
@@ -509,22 +515,6 @@ def series_of(
         # Another count may have a lower bound for one chunk to a message.
         floor = max(floor, options.floor)
     return Series(counts, task, floor, long, lambda: scorer.slowest, request.measured)
-
-
-def _is_long_in_quarters(request: Request, collective: Collective) -> bool:
-    """Tell whether quarters of a rank's data are long on a link between servers.
-
-    Then one part is spread while the next one crosses.
-    """
-    topology, server = request.logical.topology, request.logical.topology.server_of
-    table, chunk = topology.links, Fraction(request.size, 4 * collective.chunks_in_size)
-    across = [
-        link for link in request.logical.links()
-        if server[int(table.src[link])] != server[int(table.dst[link])]
-    ][:SOME_LINKS]  # fmt: skip
-    return any(
-        topology.arrival(link, chunk) > (1 + LONG) * int(table.alpha[link]) for link in across
-    )
 
 
 def _pipelined(request: Request) -> tuple[int, ...]:

@@ -25,7 +25,6 @@ from itertools import permutations
 from taccl.model.problem import Problem
 from taccl.synth.templates.steps import GATHER_FAMILY, Links, Step, best_links, compose_allreduce
 from taccl.topology.graph import EdgeId, LinkId, Rank
-from taccl.units import Time
 
 FLOODED = (*GATHER_FAMILY, "alltoall", "broadcast", "reduce", "gather", "scatter")
 """The collectives that flooding does."""
@@ -124,13 +123,20 @@ def _flood(
     wanted: dict[int, set[tuple[int, Rank]]] = defaultdict(set)
     for chunk, root in enumerate(roots):
         ends = collective.sources(chunk) if collective.reduces else collective.targets(chunk)
-        for rank in ends if collective.name != "allreduce" else range(collective.num_ranks):
-            if rank != root:
-                wanted[first[chunk] + away[root][rank]].add((chunk, rank))
-    costs = {link: _costs(problem, link) for link in links.values()}
+        for rank in set(ends) - {root}:
+            wanted[first[chunk] + away[root][rank]].add((chunk, rank))
+    topology, table = problem.topology, problem.topology.links
+    # How long a message holds a link's edges, and what each chunk adds on every edge.
+    costs: dict[LinkId, tuple[int, list[tuple[EdgeId, int]]]] = {}
+    for link in links.values():
+        overhead = int(table.overhead[link])
+        held = (
+            (edge, topology.busy(link, edge, problem.chunk_size)) for edge in table.edges_of(link)
+        )
+        costs[link] = overhead, [(edge, busy - overhead) for edge, busy in held if busy]
     rounds = []
     for number in range(max(wanted, default=0), 0, -1):
-        load: dict[EdgeId, Time] = defaultdict(int)
+        load: dict[EdgeId, int] = defaultdict(int)
         messages: dict[tuple[Rank, Rank], list[int]] = {}
         choices = []
         for chunk, rank in wanted.pop(number, ()):
@@ -159,13 +165,3 @@ def _flood(
     for messages in reversed(rounds):
         for (src, dst), chunks in messages.items():
             yield tuple(sorted(chunks)), src, dst, False
-
-
-def _costs(problem: Problem, link: LinkId) -> tuple[Time, list[tuple[EdgeId, Time]]]:
-    """Return how long a message holds a link's edges, and what each chunk adds on every edge."""
-    topology, overhead = problem.topology, int(problem.topology.links.overhead[link])
-    held = [
-        (edge, topology.busy(link, edge, problem.chunk_size))
-        for edge in topology.links.edges_of(link)
-    ]
-    return overhead, [(edge, busy - overhead) for edge, busy in held if busy]
