@@ -21,7 +21,7 @@ from taccl.apps.inputs import (
     logical_group,
     size_of_chunks,
 )
-from taccl.apps.programs import Lowering, Proved, Scorer, common_size, serves
+from taccl.apps.programs import Lowering, Proved, Scorer, Target, common_size, serves
 from taccl.apps.request import Request, Synthesis
 from taccl.apps.warmup import compile_ahead
 from taccl.bounds import ANY, any_bounds, best, fixed_bounds, fixed_floors
@@ -313,6 +313,8 @@ def _search(request: Request, collective: Collective, scorer: Scorer, found: lis
         if collective.root is not None:
             known = counts_of(request, collective, scorer.clock)
             count = known[0][0]
+        elif request.target is not None:
+            _least_bytes(request.target, request.size, collective, count)
         ranking = _open(request, collective, scorer, count)
     series = series_of(request, collective, scorer, known)
     if request.engine == "auto":
@@ -467,16 +469,25 @@ def counts_of(
     elif long and rooted and not logical.topology.copies_or_adds:
         counts = _pipelined(request)
     if request.target is not None:
-        unit = request.target.divisor(collective.chunks_in_size)
-        if request.size < counts[0] * unit:
-            raise InputError(
-                f"{request.size} bytes are less than one element for each of"
-                f" {counts[0] * collective.chunks_in_size} chunks",
-                field="--size",
-                fix=f"use at least {counts[0] * unit} bytes or fewer --chunks",
-            )
+        unit = _least_bytes(request.target, request.size, collective, counts[0]) // counts[0]
         counts = tuple(count for count in counts if count * unit <= request.size)
     return counts, long
+
+
+def _least_bytes(target: Target, size: int, collective: Collective, count: int) -> int:
+    """Return the bytes of one element for each chunk of so many a rank.
+
+    Raises InputError when there are less.
+    """
+    least = count * target.divisor(collective.chunks_in_size)
+    if size < least:
+        raise InputError(
+            f"{size} bytes are less than one element for each of"
+            f" {count * collective.chunks_in_size} chunks",
+            field="--size",
+            fix=f"use at least {least} bytes or fewer --chunks",
+        )
+    return least
 
 
 def series_of(

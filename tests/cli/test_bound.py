@@ -24,8 +24,8 @@ def test_the_text_says_what_each_bound_is_and_what_it_holds_for(run: Run) -> Non
     assert drain.endswith(KINDS["drain"])
     assert sum("<- binding" in line for line in lines) == 2
     assert "bytes through the busiest rank, server or ranks that share a NIC" in shown
-    # 64 MB in 283.2 us.
-    assert "  so algbw is at most 226 GB/s" in lines
+    # 64 MB in 283.75 us.
+    assert "  so algbw is at most 225.6 GB/s" in lines
 
 
 def test_json_has_the_bounds_of_all_worlds(run: Run) -> None:
@@ -104,7 +104,7 @@ def test_growth_comes_near_the_best_that_is_known(run: Run) -> None:
     words = ("bound", "dgx2", "allgather", "--nodes", "2", "--size", "128KiB", "--json")
     plain, grown = (json.loads(run(*words, *more).out) for more in ((), ("--growth",)))
     # The best schedule known takes 6.63 us.
-    assert plain["bound_us"] < 5 < 5.5 < grown["bound_us"] < 6.63
+    assert plain["bound_us"] < 5.4 < 5.5 < grown["bound_us"] < 6.63
     assert grown["bound_kind"] == "growth"
 
 

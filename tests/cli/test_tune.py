@@ -386,7 +386,7 @@ def test_plans_on_switch_channels_serve_sizes_at_which_they_take_less(
     tuned = {}
     for mode in ("on", "off"):
         place = tmp_path / mode
-        done = run("tune", machine, "allgather", "allreduce", "-b", "64K", "-e", "1M", "-f", "16",
+        done = run("tune", machine, "allgather", "allreduce", "-b", "4K", "-e", "1M", "-f", "256",
                    "--candidates", "1", "--runtime", "mscclpp", "--in-network", mode, "-q",
                    "-o", place)  # fmt: skip
         assert done.status == 0, done.err
