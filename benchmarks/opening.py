@@ -1,4 +1,4 @@
-"""The first page of docs/performance.md: what is measured, five results, the largest gaps.
+"""The first page of docs/performance.md: what is measured, five results, how near to the limit.
 
 It is made of the tables below it, and made anew with each of them; a part that is not there yet is
 left out. ``python -m benchmarks.opening docs/performance.md`` makes it alone.
@@ -43,12 +43,16 @@ Result 1 is about replays, the others are about makespans.
 """
 
 GAPS_HEAD = """
-## The largest gaps
+## How near to the limit
 
-Of all rows of [the shipped machines](#the-shipped-machines-against-ring-and-all-pairs) and of
-[`auto`](#auto-against-its-parts), these have the largest *gap*:
+Of [the cells of the grid](#how-near-to-the-limit-size-by-size), those with the largest *gap* below:
 
-| machine, collective, size | time us | gap |
+| cells | number | median gap | ninth decile | worst | within 5 % |
+|---|---|---|---|---|---|
+"""
+
+WORST_HEAD = """
+| machine, collective, size, profile | time us | gap |
 |---|---|---|
 """
 
@@ -59,6 +63,8 @@ bound would allow it (*least* is bound / time of that algorithm):
 | collective | bytes | library us | best classical | least |
 |---|---|---|---|---|
 """
+
+CELL = ("machine", "collective", "size", "profile")
 
 Row = Mapping[str, str]
 
@@ -75,7 +81,8 @@ def refreshed(page: str) -> str:
 def opening(page: str) -> str:
     """Return the opening of a page with these tables."""
     results = "".join(f"{number}. {line}\n" for number, line in enumerate(_results(page), 1))
-    return f"{HEAD}{results}{GAPS_HEAD}{_largest_gaps(page)}{TIES_HEAD}{_ties(page)}\n"
+    near = f"{GAPS_HEAD}{_near(page)}{WORST_HEAD}{_largest_gaps(page)}"
+    return f"{HEAD}{results}{near}{TIES_HEAD}{_ties(page)}\n"
 
 
 def rows_of(page: str, part: str) -> list[Row]:
@@ -163,13 +170,17 @@ def _longer(rows: Sequence[Row]) -> str:
     return f" Its program takes longer than the published time at {longer}." if longer else ""
 
 
+def _near(page: str) -> str:
+    rows = [
+        row for row in rows_of(page, "grid") if row.get("cells") in ("all", "occupy", "measured")
+    ]
+    return "".join(f"| {' | '.join(list(row.values())[::-1])} |\n" for row in rows)
+
+
 def _largest_gaps(page: str) -> str:
     cells = [
-        (_number(row["gap"]), f"{row['machine']} {row['collective']} 1MB", row["replay us"])
-        for row in rows_of(page, "machines") if "replay us" in row
-    ] + [
-        (_number(row["gap"]), row["problem"], row["auto us"])
-        for row in rows_of(page, "auto") if "auto us" in row
+        (_number(row["gap"]), " ".join(row[name] for name in CELL), row["us"])
+        for row in rows_of(page, "grid") if "gap" in row
     ]  # fmt: skip
     known = sorted(((gap, *rest) for gap, *rest in cells if gap is not None), reverse=True)
     return "".join(f"| {cell} | {time} | {gap:.1f}% |\n" for gap, cell, time in known[:SHOWN])
