@@ -185,7 +185,8 @@ class Lowering:
 
     The program is labelled `name`; `made` has the fastest one and its time, where they are known,
     and `over` tells whether time is up. With measured costs, where a first program takes longer
-    than `enough`, it is not improved; those with `fused` steps come before those without.
+    than `enough`, it is not improved; those with `fused` steps come before those without, and the
+    fastest of the first ones, with its time, is kept as `first`.
     """
 
     schedule: Schedule
@@ -196,6 +197,7 @@ class Lowering:
     over: Callable[[], bool] = lambda: False
     enough: Time | None = None
     fused: bool = False
+    first: tuple[Program, Time] | None = None
 
     @property
     def limits(self) -> Runtime:
@@ -212,6 +214,8 @@ class Lowering:
             program, time = self.made
             return replace(program, name=self.name), time
         found = best_variant(self)
+        if self.first is not None and (found is None or self.first[1] < found.time):
+            return self.first  # time was up before it was made again
         if found is None:
             raise LoweringError(
                 f"no program for {self.target.runtime} runs at {self.size} bytes",
@@ -320,7 +324,10 @@ class Lowering:
             price = 1 + WORTH_DOUBLING * (copies.bit_length() - 1)
             found[copies] = math.inf if time is None else time * price
             if program is not None and time is not None and found[copies] < least:
-                chosen, least = replace(wanted, made=None, fused=kind.fused), found[copies]
+                safe = not kind.fused or _is_safe(self, program)
+                first = (program, time) if safe and self.accepts(program) else None
+                chosen = replace(wanted, made=None, fused=kind.fused, first=first)
+                least = found[copies]
                 if brief or (self.enough is not None and time > self.enough):
                     chosen = replace(wanted, made=(program, time))
         if math.isinf(least):
@@ -671,10 +678,10 @@ PROMISING = Fraction(11, 10)
 """Times the best: with measured costs, a schedule whose first program takes longer is left at that.
 """
 
-SCORING = 0.1
+SCORING = 0.15
 """Of the time that is left, for the programs of one schedule: then the best so far must do."""
 
-GIVEN_UP = 0.3
+GIVEN_UP = 0.35
 """The same for the first of them: then the schedule is given up."""
 
 LEAST = Fraction(7, 8)

@@ -1,9 +1,12 @@
 """Scores: each schedule is lowered once, and what can't be lowered has a reason."""
 
+from dataclasses import replace
+
 import pytest
 
 from taccl.apps import Lowering, Target
-from taccl.apps.programs import Scorer, common_size
+from taccl.apps.programs import Scorer, common_size, lowering_of
+from taccl.errors import LoweringError
 from taccl.model.schedule import Schedule
 from tests.msccl.builders import mesh, pairs_schedule, ring_schedule
 
@@ -76,3 +79,15 @@ def test_what_can_not_be_lowered_says_why() -> None:
     assert judge.score(schedule) is None
     assert "threadblocks on a rank, and 64 are allowed" in (judge.refusal(schedule) or "")
     assert len(lines) == 1
+
+
+def test_a_first_program_counts_where_no_variant_was_made_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schedule = ring_schedule("allgather", 4)
+    task = lowering_of(schedule, Target(), size_of(schedule), "ring")
+    program, time = task.best
+    monkeypatch.setattr("taccl.apps.programs.best_variant", lambda _task: None)
+    assert replace(task, first=(program, time)).best == (program, time)
+    with pytest.raises(LoweringError, match="no program for portable runs at"):
+        _ = replace(task, first=None).best
