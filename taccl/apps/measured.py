@@ -328,7 +328,7 @@ def _near(size: int, timer: _Timer) -> int:
 
 
 def _fastest(size: int, timers: Mapping[int, _Timer]) -> tuple[Time | None, int | None]:
-    """Return the least time of so many bytes, and the number of the program that takes it."""
+    """Return the least picoseconds for so many bytes, and the number of what takes them."""
     best: Time | None = None
     number = None
     for each, timer in timers.items():
@@ -343,7 +343,7 @@ def _fastest(size: int, timers: Mapping[int, _Timer]) -> tuple[Time | None, int 
 
 
 def _bytewise(run: Run, number: int, size: int, costs: ProgramCosts) -> Time:
-    """Return how much longer the numbered program of a `run` takes for its copies at a `size`.
+    """Return the picoseconds more that a `run`'s numbered program takes for copies at a `size`.
 
     A threadblock of a ring out of place copies its own chunk as it sends it: as fast, unless the
     places of the chunk are not as far from a whole word.

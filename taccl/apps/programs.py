@@ -215,7 +215,9 @@ class Lowering:
             return replace(program, name=self.name), time
         found = best_variant(self)
         if self.first is not None and (found is None or self.first[1] < found.time):
-            return self.first  # time was up before it was made again
+            program, _ = self.first  # time was up before it was made again
+            if self.accepts(program) and (not self.fused or _is_safe(self, program)):
+                return self.first
         if found is None:
             raise LoweringError(
                 f"no program for {self.target.runtime} runs at {self.size} bytes",
@@ -324,9 +326,7 @@ class Lowering:
             price = 1 + WORTH_DOUBLING * (copies.bit_length() - 1)
             found[copies] = math.inf if time is None else time * price
             if program is not None and time is not None and found[copies] < least:
-                safe = not kind.fused or _is_safe(self, program)
-                first = (program, time) if safe and self.accepts(program) else None
-                chosen = replace(wanted, made=None, fused=kind.fused, first=first)
+                chosen = replace(wanted, made=None, fused=kind.fused, first=(program, time))
                 least = found[copies]
                 if brief or (self.enough is not None and time > self.enough):
                     chosen = replace(wanted, made=(program, time))

@@ -197,7 +197,9 @@ def measured_bounds_of(
 
     def at(size: int) -> tuple[str, Time] | None:
         found = [
-            (one[0], launch + one[1]) for launch, at in floors if (one := at(size)) is not None
+            (one[0], launch + one[1])
+            for launch, bound in floors
+            if (one := bound(size)) is not None
         ]
         return min(found, key=lambda one: one[1]) if len(found) == len(floors) else None
 
