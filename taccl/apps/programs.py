@@ -323,9 +323,10 @@ class Lowering:
             if program is not None:
                 program = replace(program, protocol=name)
                 time = self.replay(program)
-            price = 1 + WORTH_DOUBLING * (copies.bit_length() - 1)
-            found[copies] = math.inf if time is None else time * price
-            if program is not None and time is not None and found[copies] < least:
+            if program is None or time is None:
+                continue  # it does not fit, which says nothing of those with fewer
+            found[copies] = time * (1 + WORTH_DOUBLING * (copies.bit_length() - 1))
+            if found[copies] < least:
                 chosen = replace(wanted, made=None, fused=kind.fused, first=(program, time))
                 least = found[copies]
                 if brief or (self.enough is not None and time > self.enough):

@@ -9,7 +9,7 @@ import pytest
 
 from taccl.apps import Request, Synthesis, Target, load_network, synthesize
 from taccl.apps.comparison import Question, compare
-from taccl.apps.inputs import charged
+from taccl.apps.inputs import MachineOptions, charged
 from taccl.apps.programs import lowering_of
 from taccl.bounds import any_bounds, best
 from taccl.collectives import build_collective
@@ -131,6 +131,27 @@ def test_a_ring_whose_steps_pass_on_slices_takes_half_of_what_its_schedule_does(
     left = lowering_of(ring, target, 1 << 20, "ring", enough=1).settled()
     assert left.made is not None
     assert left.best[1] >= chosen.best[1]
+
+
+def test_a_protocol_is_not_left_out_where_many_instances_of_it_do_not_fit() -> None:
+    # The least load is that of 32 instances, which need more threadblocks than there may be.
+    for machine, nodes, protocol in (("mi250", 1, "LL"), ("dgx-a100", 2, "LL")):
+        logical = load_network(machine, MachineOptions(nodes=nodes))
+        collective, target = build_collective("allgather", 16, 1), Target(measured=True)
+        known = target.protocols("allgather", logical.topology)
+        topology = charged(logical, collective, 4096, known).topology
+        problem = problem_of(topology, collective, 4096)
+        flooding, *_ = classical_schedules(problem, "flooding", batch=True)
+        times = {
+            (name, count): lowering_of(
+                flooding, replace(target, instances=count, protocol=name), 4096, "flooding"
+            ).best[1]
+            for name, count in product(known, (1, 2))
+        }
+        free = replace(target, instances=None)
+        chosen = lowering_of(flooding, free, 4096, "flooding").settled()
+        assert chosen.target.protocol == protocol == min(times, key=lambda way: times[way])[0]
+        assert chosen.best[1] <= min(times.values())
 
 
 def test_one_threadblock_adds_what_all_others_send() -> None:
