@@ -157,6 +157,17 @@ class Target:
         return chunks * self.copies * self.element_bytes
 
     @property
+    def max_threadblocks(self) -> int:
+        """The threadblocks of a rank that any step can wait for."""
+        limits = RUNTIMES[self.runtime]
+        return min(limits.max_threadblocks, limits.max_dependence_id + 1)
+
+    @property
+    def most_peers(self) -> int:
+        """The peers of a rank for which there are threadblocks: one for each, and each instance."""
+        return self.max_threadblocks // self.copies
+
+    @property
     def copies(self) -> int:
         """The instances that are asked for, or one."""
         return self.instances or 1
@@ -213,11 +224,13 @@ class Lowering:
         if self.made is not None:
             program, time = self.made
             return replace(program, name=self.name), time
-        found = best_variant(self)
+        # Where time is up, the first program is not made again.
+        found = None if self.first is not None and self.over() else best_variant(self)
         if self.first is not None and (found is None or self.first[1] < found.time):
-            program, _ = self.first  # time was up before it was made again
+            program, _ = self.first
             if self.accepts(program) and (not self.fused or _is_safe(self, program)):
                 return self.first
+        found = found or best_variant(self)
         if found is None:
             raise LoweringError(
                 f"no program for {self.target.runtime} runs at {self.size} bytes",
@@ -292,7 +305,7 @@ class Lowering:
             if one is not None:
                 break
         else:
-            return chosen  # its variants may fit
+            return replace(chosen, over=lambda: True) if brief else chosen  # its variants may fit
         ways: list[tuple[float, int, int, str, _Kind]] = []
         for name in self.protocols:
             timing = Timing(replace(one, protocol=name), self.schedule.topology, target.model)
@@ -394,7 +407,7 @@ class Lowering:
             min_bytes=low,
             max_bytes=high,
             max_steps=limits.max_steps,
-            max_threadblocks=min(limits.max_threadblocks, limits.max_dependence_id + 1),
+            max_threadblocks=target.max_threadblocks,
             open_sends=protocol in limits.open_sends,
         )
 
@@ -641,7 +654,7 @@ def textbook_programs(
     chunks, reason = collective.chunks_in_size, ""
     size = target.whole_size(size, chunks) or target.divisor(chunks)
     programs: list[tuple[Program, Time]] = []
-    problem = problem_of(topology, collective, size)
+    problem = problem_of(topology, collective, size, target.most_peers)
     # Where a threadblock has a rate of its own, small and large sizes want other instances.
     targets = (target, replace(target, instances=None))[: 1 + target.measured]
     for schedule, wanted in product(classical_schedules(problem, algorithm, batch=True), targets):

@@ -73,6 +73,11 @@ class Request:
         """The bounds that hold: of messages from rank to rank, as in XML, or of all there is."""
         return POINT_TO_POINT if self.target is not None and self.plans is None else ANY
 
+    @property
+    def most_peers(self) -> int | None:
+        """The peers of a rank for which the program has threadblocks; None: there is no program."""
+        return None if self.target is None else self.target.most_peers
+
 
 @dataclass(frozen=True, eq=False)
 class Synthesis:

@@ -271,7 +271,7 @@ def _open(request: Request, collective: Collective, scorer: Scorer, count: int) 
     logical = request.logical
     cut = _cut(request, collective, count)
     group = make_group(logical.topology, ())
-    problem = Problem(logical, cut, chunk_size_of(cut, request.size), group)
+    problem = Problem(logical, cut, chunk_size_of(cut, request.size), group, request.most_peers)
     check_times(logical.topology, problem.chunk_size)
     made = opening(problem, batch=request.batch)
 
@@ -282,14 +282,16 @@ def _open(request: Request, collective: Collective, scorer: Scorer, count: int) 
 
     # The first answer is one that does not take seconds to lower, to replay and to judge.
     soon = sorted(made, key=doubles) if isinstance(made, list) else made
+    first: list[str] = []
     for name, schedule in soon:
         scorer.starts(name)
         if scorer.open(schedule):
+            first = [name]
             break
     if request.engine != "auto":
         scorer.best = None  # only an answer where the engine has none
     if not isinstance(made, list):
-        return FEW_MESSAGES
+        return [*first, *(name for name in FEW_MESSAGES if name not in first)]
     ranking = {name: schedule for name, schedule in made if name in CLASSICAL}
     if not (request.measured and request.engine == "auto"):
         return list(ranking)
@@ -512,7 +514,7 @@ def series_of(
     @cache
     def problem_of(count: int) -> tuple[Problem, Options]:
         cut = _cut(request, collective, count)
-        problem = Problem(logical, cut, chunk_size_of(cut, request.size), group)
+        problem = Problem(logical, cut, chunk_size_of(cut, request.size), group, request.most_peers)
         return problem, _options(request, problem, scorer)
 
     def task(count: int, seconds: float) -> tuple[Problem, Options]:

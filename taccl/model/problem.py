@@ -49,13 +49,14 @@ class Problem:
 
     `logical` is the network as the sketch restricts it, `collective` what is to be done with chunks
     of `chunk_size` bytes, exact, and `group` has the symmetries to use by substitution: verified,
-    acting freely.
+    acting freely. A program has threadblocks for `most_peers` peers of a rank; None: for any.
     """
 
     logical: LogicalTopology
     collective: Collective
     chunk_size: Fraction
     group: Group
+    most_peers: int | None = None
 
     @property
     def topology(self) -> Topology:
@@ -100,10 +101,15 @@ class Problem:
         return retime(self.collective, self.group, self.chunk_size, decisions)
 
 
-def problem_of(topology: Topology, collective: Collective, size: int) -> Problem:
-    """Return the problem of a `collective` of `size` bytes on all of a `topology`'s links."""
+def problem_of(
+    topology: Topology, collective: Collective, size: int, most_peers: int | None = None
+) -> Problem:
+    """Return the problem of a `collective` of `size` bytes on all of a `topology`'s links.
+
+    Its program has threadblocks for `most_peers` peers of a rank; None: for any.
+    """
     group = make_group(topology, ())
-    return Problem(whole(topology), collective, chunk_size_of(collective, size), group)
+    return Problem(whole(topology), collective, chunk_size_of(collective, size), group, most_peers)
 
 
 def reduces_and_spreads(collective: Collective) -> bool:

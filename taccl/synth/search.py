@@ -34,7 +34,7 @@ from taccl.synth.guided.engine import guided
 from taccl.synth.message_coalescing import in_groups, in_one_piece
 from taccl.synth.plan import in_turns, rows_of_routes
 from taccl.synth.staged import staged
-from taccl.synth.templates.classical import CLASSICAL, run_classical, textbook_schedule
+from taccl.synth.templates.classical import CLASSICAL, likely_way, run_classical, textbook_schedule
 from taccl.synth.templates.in_network import IN_NETWORK
 from taccl.timing.deadline import Deadline
 from taccl.units import Time
@@ -548,18 +548,30 @@ FEW_MESSAGES = (
 """Algorithms with few messages, which are lowered and judged soonest; the best guess first."""
 
 MANY_CHUNKS = 20_000
-"""Chunks at all ranks together, above which the first algorithm that exists must do."""
+"""Chunks at all ranks together, above which one algorithm is timed exactly before the others."""
+
+MOST_CLOCKED = 40_000
+"""Sends of such a problem, at least, up to which a clock tells which; else the first is it."""
 
 
 def opening(problem: Problem, *, batch: bool) -> Iterable[tuple[str, Schedule]]:
     """Return algorithms by name, with exact schedules: the least makespan first where all are made.
 
-    The symmetries of the `problem` are not used; with `batch` chunks may travel together.
+    The symmetries of the `problem` are not used; with `batch` chunks may travel together. Of a
+    large problem, they are made as they are asked for.
     """
     collective, bare = problem.collective, problem.without_symmetry
     is_large = collective.num_chunks * collective.num_ranks > MANY_CHUNKS
-    names = FEW_MESSAGES if is_large else tuple(CLASSICAL)
-    made = ((name, textbook_schedule(bare, name, batch=batch, fewest=is_large)) for name in names)
+    if is_large:
+        ways = ((name, likely_way(bare, name)) for name in FEW_MESSAGES)
+        likely = ((*way, name) for name, way in ways if way is not None)
+        clocked = collective.least_sends <= MOST_CLOCKED
+        made = (
+            (name, textbook_schedule(bare, name, batch=batch, way=way))
+            for _, way, name in (sorted(likely, key=lambda one: one[0]) if clocked else likely)
+        )
+    else:
+        made = ((name, textbook_schedule(bare, name, batch=batch)) for name in CLASSICAL)
     found = ((name, schedule) for name, schedule in made if schedule is not None)
     if is_large:
         return found

@@ -291,7 +291,8 @@ def _outcome(asked: _Asked) -> Outcome:
     group = logical_group(asked.logical, single)
     chunks = collective.chunks_in_size
     size = target.whole_size(spec.size, chunks) or target.divisor(chunks)
-    problem = Problem(asked.logical, collective, chunk_size_of(collective, size), group)
+    chunk_size = chunk_size_of(collective, size)
+    problem = Problem(asked.logical, collective, chunk_size, group, target.most_peers)
     scorer = Scorer(target, size, lambda _told: None)
     schedules = list(_schedules(asked, problem, size, scorer))
     played: list[Played] = []

@@ -1,5 +1,6 @@
 """What rings both ways, trees, Bruck, folding, servers and parameter servers take, exactly."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -22,9 +23,11 @@ INSIDE, ACROSS = 703_334, 1_740_000
 """A chunk of 1000 bytes by NVSwitch and by NIC of a DGX A100."""
 
 
-def times(topology: Topology, collective: str, name: str, chunks: int = 1) -> list[int]:
+def times(
+    topology: Topology, collective: str, name: str, chunks: int = 1, most_peers: int | None = None
+) -> list[int]:
     """Return the makespans of an algorithm's schedules, which must be correct."""
-    problem = problem_of(topology, collective, chunks)
+    problem = replace(problem_of(topology, collective, chunks), most_peers=most_peers)
     found = classical_schedules(problem, name, batch=True)
     assert all(verify(schedule, problem.logical) == [] for schedule in found)
     return [schedule.makespan for schedule in found]
@@ -71,6 +74,22 @@ def test_bruck_takes_log2_rounds_for_any_number_of_ranks(
     topology = load_topology(f"hub:{ranks}").with_alpha_rule(rule)
     formula = phases * (rounds * ALPHA + (ranks - 1) * BETA)
     assert times(topology, collective, "bruck") == [formula]
+
+
+@for_each(("collective", "sent"), [("alltoall", 10), ("allgather", 7), ("allreduce", 14)])
+def test_peers_that_are_too_many_get_what_is_theirs_by_relays(collective: str, sent: int) -> None:
+    # Of 7 peers 4 are near; a gather's relay has the chunk anyway, an alltoall's sends 3 again.
+    hub = load_topology("hub:8")
+    assert times(hub, collective, "all-pairs", most_peers=4) == [sent * (ALPHA + BETA)]
+    assert times(hub, collective, "all-pairs", most_peers=2) == []  # more than two hops
+
+
+def test_where_peers_are_too_many_bruck_goes_through_larger_digits() -> None:
+    # 3 and 2 ranks meet, with messages of 1 and then 3 chunks; or all goes 1, 2 and 4 places on.
+    hub = load_topology("hub:6")
+    found = times(hub, "allgather", "bruck", most_peers=4)
+    assert found == [3 * ALPHA + 5 * BETA]
+    assert times(hub, "alltoall", "bruck", most_peers=4)[0] == 3 * ALPHA + (2 * 2 + 3) * BETA
 
 
 def test_blocks_across_the_buffers_end_are_one_message_of_bruck() -> None:

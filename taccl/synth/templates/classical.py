@@ -15,14 +15,16 @@ ring               allgather and reducescatter (n-1) (alpha + beta S/n), allredu
 double-ring        the same on links both ways floor(n/2) (alpha + beta S/n); with two chunks for
                    each rank also (n-1) (alpha + beta S/2n); alltoall, with h = floor(n/2),
                    h alpha + h (h+1)/2 beta S/n
-all-pairs          the ring's where a rank has one port, and alltoall (n-1) (alpha + beta S/n)
+all-pairs          the ring's where a rank has one port, and alltoall (n-1) (alpha + beta S/n); with f
+                   peers too many for a program, an alltoall's is (n-1+f) (alpha + beta S/n)
 halving-doubling   log2(n) alpha + (n-1) beta S/n, allreduce twice that; for n above a power of two
                    p, allreduce 2 (log2(p) alpha + (p-1) beta S/p) + 2 (alpha + beta S); broadcast
                    and reduce in p chunks 2 (log2(p) alpha + (p-1) beta S/p), and alpha + beta S
                    more for n above p
 bruck              allgather and reducescatter ceil(log2(n)) alpha + (n-1) beta S/n, allreduce twice
                    that; alltoall ceil(log2(n)) alpha + b beta S/n, with all b bits that are set in
-                   1 .. n-1: log2(n) (alpha + beta S/2) for n a power of two
+                   1 .. n-1: log2(n) (alpha + beta S/2) for n a power of two. With too many peers for
+                   all-pairs also in digits of radices q: (sum of q-1) alpha
 double-binary-tree broadcast and reduce in two trees and p pieces for each
                    (ceil(log2(n)) - 1 + p) (alpha + beta S/2p), allreduce in one piece
                    2 ceil(log2(n)) (alpha + beta S/2), on links between all pairs
@@ -67,6 +69,7 @@ References
 Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -88,7 +91,7 @@ from taccl.synth.templates.flooding import FLOODED, flooding
 from taccl.synth.templates.grid_programs import (
     MOST_ROWS,
     Algorithm,
-    all_pairs,
+    arrival_of,
     bruck,
     butterflies,
     halving_doubling,
@@ -96,6 +99,7 @@ from taccl.synth.templates.grid_programs import (
     leader_gathers,
     made,
     one_shot,
+    pairs_by_relays,
     pipelined_gathers,
     recursive_doubling,
     server_grid,
@@ -182,7 +186,7 @@ def _hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
 CLASSICAL: Mapping[str, Template] = MappingProxyType({
     "ring": Template(ring),
     "double-ring": Template(double_ring),
-    "all-pairs": Template(made(all_pairs)),
+    "all-pairs": Template(pairs_by_relays),
     "halving-doubling": Template(made(halving_doubling)),
     "bruck": Template(made(bruck), packed=(*GATHER_FAMILY, "alltoall")),
     "double-binary-tree": Template(double_binary_tree),
@@ -216,7 +220,8 @@ class Trial:
 
     `name` and `template` are of CLASSICAL or KINDS. Chunks may travel together with `batch`, and
     the first way is timed however many sends it has with `patient`. Once something is found, `over`
-    tells whether to look no further; `report` is called when there is something to compile.
+    tells whether to look no further; `report` is called when there is something to compile. The
+    steps of `ways` are those to try; None: of all that there are.
     """
 
     problem: Problem
@@ -227,6 +232,7 @@ class Trial:
     over: Callable[[], bool] = lambda: False
     report: Callable[[str], None] = lambda _line: None
     left_out: list[str] = field(default_factory=list)
+    ways: Sequence[Sequence[Step]] | None = None
 
 
 def classical_schedules(
@@ -243,27 +249,31 @@ def classical_schedules(
     return schedules_of(Trial(problem, name, CLASSICAL[name], batch, patient))
 
 
+def likely_way(problem: Problem, name: str) -> tuple[Time, tuple[Step, ...]] | None:
+    """Return about what the best way of a classical algorithm takes, in picoseconds, and its steps.
+
+    None where the algorithm `name` of CLASSICAL has no way, or only ways with too many sends or
+    peers, for the `problem`.
+    """
+    if problem.collective.least_sends > MAX_SENDS:
+        return None
+    # One step more than is timed, so that no way looks complete that is not.
+    listed = (tuple(islice(steps, MAX_SENDS + 1)) for steps in CLASSICAL[name].steps(problem))
+    most = problem.most_peers or problem.topology.num_ranks
+    timed = ((arrival_of(problem, way), way) for way in listed if _peers(way) <= most)
+    return min(timed, key=lambda one: one[0], default=None)
+
+
 def textbook_schedule(
-    problem: Problem, name: str, *, batch: bool, fewest: bool = False
+    problem: Problem, name: str, *, batch: bool, way: Sequence[Step] | None = None
 ) -> Schedule | None:
-    """Return one way of a classical algorithm in the textbook's order, the soonest made.
+    """Return a way of a classical algorithm in the textbook's order: the one given, or the first.
 
     None where the algorithm `name` of CLASSICAL does not exist for the `problem`, does not respect
-    the sketch, or has too many sends. With `batch` chunks may travel together; it is the way with
-    the `fewest` messages, or the first.
+    the sketch, or has too many sends or peers. With `batch` chunks may travel together; the steps
+    of the `way` are those of :func:`likely_way`.
     """
-    template = CLASSICAL[name]
-    if fewest and problem.collective.least_sends <= MAX_SENDS:
-        # One step more than is timed, so that no way looks complete that is not.
-        listed = [tuple(islice(steps, MAX_SENDS + 1)) for steps in template.steps(problem)]
-        least = sorted(listed, key=len)[:1]
-        # Steps among members are those of ranks already.
-        grouped = alone(problem.collective) is not None
-        template = Template(
-            lambda _problem: iter(()) if grouped else map(iter, least), template.packed,
-            helped=lambda _problem: map(iter, least),
-        )  # fmt: skip
-    trial = Trial(problem, name, template, batch)
+    trial = Trial(problem, name, CLASSICAL[name], batch, ways=None if way is None else (way,))
     schedule, _ = next(_textbook(trial), (None, None))
     if schedule is None or problem.logical.name is None or not verify(schedule, problem.logical):
         return schedule
@@ -336,7 +346,9 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
         return
     packs = trial.batch and problem.collective.name in trial.template.packed
     links = best_links(problem)
-    for number, steps in enumerate(trial.template.steps(problem)):
+    for number, steps in enumerate(
+        trial.template.steps(problem) if trial.ways is None else trial.ways
+    ):
         if number and trial.over():
             return
         sequence: list[Step] = []
@@ -346,6 +358,12 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
             if left < 0 and not (trial.patient and number == 0):
                 trial.left_out.append(too_many)
                 return
+        if problem.most_peers is not None and (peers := _peers(sequence)) > problem.most_peers:
+            trial.left_out.append(
+                f"{trial.name} has {peers} peers for a rank, and a program can have"
+                f" {problem.most_peers}"
+            )
+            continue
         messages = in_runs(problem, sequence) if trial.batch and not packs else sequence
         decisions = _decided(problem, messages, links, batch=trial.batch)
         if decisions is None:
@@ -358,6 +376,14 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
             trial.left_out.append(
                 f"{trial.name} would have to send all before the first message arrives"
             )
+
+
+def _peers(steps: Sequence[Step]) -> int:
+    """Return how many ranks one rank sends to, or receives from, at most."""
+    pairs = {(src, dst) for chunks, src, dst, _ in steps if chunks}
+    return max(
+        (count for ends in zip(*pairs, strict=True) for count in Counter(ends).values()), default=0
+    )
 
 
 def _decided(

@@ -29,7 +29,7 @@ Which of many programs are worth timing exactly is told by a clock for the ports
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -317,6 +317,41 @@ def all_pairs(problem: Problem) -> Iterator[GridProgram]:
         yield _exchanges(range(n), Digit(1, n))
 
 
+def pairs_by_relays(problem: Problem) -> Iterator[Iterator[Step]]:
+    """All-pairs, also where a program has no threadblocks for so many peers: then some are relayed.
+
+    A rank has connections to ranks up to h places away, both ways round. What goes further takes
+    two of them, each with as few messages more as can be, both ways together. These are nearly as
+    few bytes as in all-pairs where few peers are too many. A gather's relay has the chunk anyway.
+    """
+    n, name, most = problem.topology.num_ranks, problem.collective.name, problem.most_peers
+    near = n // 2 if most is None or most >= n - 1 else most // 2
+    if near == n // 2:
+        yield from made(all_pairs)(problem)
+    elif name in (*GATHER_FAMILY, "alltoall") and n // 2 <= 2 * near:
+        own, personal = blocks(problem), name == "alltoall"
+        away, direct, relayed = list[Step](), list[Step](), list[Step]()
+        ways = {*range(1, near + 1), *range(n - near, n)}
+        first, more = {way: way for way in ways}, Counter[int]()
+        for way in range(near + 1, n - near):
+            hops = [(hop, (way - hop) % n) for hop in sorted(ways) if (way - hop) % n in ways]
+            both = min(hops, key=lambda two: sum(more[min(hop, n - hop)] for hop in two))
+            first[way] = both[0]
+            more.update(min(hop, n - hop) for hop in both)
+        for way, src in product(range(1, n), range(n)):
+            dst, relay = (src + way) % n, (src + first[way]) % n
+            chunks = pair_block(problem, src, dst) if personal else own[src]
+            if relay == dst:
+                direct.append((chunks, src, dst, False))
+                continue
+            away += [(chunks, src, relay, False)] if personal else []
+            relayed.append((chunks, relay, dst, False))
+        steps = [*away, *direct, *relayed]
+        steps = steps if personal else list(compose_allreduce(problem, steps))
+        if linked(best_links(problem), steps):
+            yield iter(steps)
+
+
 def halving_doubling(problem: Problem) -> Iterator[GridProgram]:
     """Exchange with the rank that differs in one bit, twice as much (half as much) each time.
 
@@ -368,10 +403,12 @@ def bruck(problem: Problem) -> Iterator[GridProgram]:
 
     AllGather sends all that a rank holds, as far as the receiver lacks it. AlltoAll sends what has
     that bit in the distance that it must go. Ranks pack what is sent (Bruck, Ho, Kipnis, Upfal and
-    Weathersby 1997).
+    Weathersby 1997). Where a program has no threadblocks for all pairs, larger radices come before.
     """
-    n, name = problem.topology.num_ranks, problem.collective.name
+    n, name, most = problem.topology.num_ranks, problem.collective.name, problem.most_peers
     if name in (*GATHER_FAMILY, "alltoall") and n > 1:
+        for digits in () if most is None or n - 1 <= most else [*written(n)][-2::-1]:
+            yield _exchanges(range(n), *reversed(digits))
         far = (Digit(1 << i, 2) for i in range((n - 1).bit_length()))
         yield _exchanges(range(n), *far, kind="rotate")
 
@@ -433,6 +470,23 @@ def _port_clock(
         return start, start + arrival
 
     return send
+
+
+def arrival_of(problem: Problem, steps: Iterable[Step]) -> Time:
+    """Return when the last message of some `steps` arrives, in sequence, each of chunks in a row.
+
+    That is about what they take as a schedule of the `problem`, and tells so much sooner.
+    """
+    links, send, size = best_links(problem), _port_clock(problem), problem.chunk_size
+    free: Free = defaultdict(int)
+    ready: defaultdict[tuple[int, Rank], Time] = defaultdict(int)
+    for chunks, src, dst, _ in steps:
+        if chunks:
+            start = max(ready[chunk, src] for chunk in chunks)
+            _, end = send(free, links[src, dst], len(chunks) * size, start)
+            for chunk in chunks:
+                ready[chunk, dst] = max(end, ready[chunk, dst])
+    return max(ready.values(), default=0)
 
 
 def _ports(problem: Problem, link: LinkId) -> list[EdgeId]:
