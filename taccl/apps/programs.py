@@ -63,7 +63,10 @@ COPIES = (2, 4)
 """Instances that are tried where none are asked for."""
 
 MEASURED_COPIES = (1, 2, 4, 8, 16, 32)
-"""The same where a threadblock has a rate of its own, and it takes several to fill a link."""
+"""The same where a threadblock has a rate of its own, and it takes several to fill a link.
+
+In place of those into which the elements of a chunk do not divide come :func:`copies_near`.
+"""
 
 HASTY = Fraction(3, 2)
 """Times what the best number of them takes at least, that fewer may take once time is up."""
@@ -291,7 +294,9 @@ class Lowering:
         ``brief``: of each kind one.
         """
         chunks = self.schedule.collective.chunks_in_size
-        counts = MEASURED_COPIES if self.target.instances is None else (self.target.instances,)
+        elements = self.size // self.target.divisor(chunks)
+        counts = [copies_near(count, elements) for count in MEASURED_COPIES]
+        counts = counts if self.target.instances is None else [self.target.instances]
         target = replace(self.target, instances=counts[0], protocol=self.protocols[0])
         chosen, least = replace(self, target=target, made=None), math.inf
         reduces = self.schedule.collective.reduces
@@ -309,11 +314,12 @@ class Lowering:
         ways: list[tuple[float, int, int, str, _Kind]] = []
         for name in self.protocols:
             timing = Timing(replace(one, protocol=name), self.schedule.topology, target.model)
+            blocks = one.num_threadblocks // counts[0]
             ways += (
                 (timing.least(self.size, copies // counts[0]), abs(place - LIKELY), copies, name,
                  kind)
                 for place, copies in enumerate(counts) for kind in kinds
-                if not self.size % replace(target, instances=copies).divisor(chunks)
+                if copies and (kind.fused or copies * blocks <= target.max_threadblocks)
             )  # fmt: skip
         ways.sort()
         if hasty:  # with few threadblocks, as far as they do not slow it down much
@@ -375,11 +381,13 @@ class Lowering:
         if not (links.overhead < links.alpha).any():
             return one
         limit, chosen = one.best[1] * (1 - WORTH_COPIES), one
-        for copies in COPIES:
+        elements = self.size // one.target.divisor(self.schedule.collective.chunks_in_size)
+        for count in COPIES:
+            copies = copies_near(count, elements)
+            if self.over() or not copies:
+                continue
             target = replace(self.target, instances=copies)
             several = replace(self, target=target, made=None)
-            if self.over() or self.size % target.divisor(self.schedule.collective.chunks_in_size):
-                continue
             try:
                 if several.best[1] < chosen.best[1] and several.best[1] <= limit:
                     chosen = several
@@ -448,6 +456,15 @@ class Lowering:
         if findings:
             raise ScheduleError(f"program {program.name}", findings)
         return program
+
+
+def copies_near(count: int, elements: int) -> int:
+    """Return the most instances up to a `count`, and above half of it, into which a chunk divides.
+
+    The `elements` are those of a chunk; 0: there are none. A gigabyte is 5^9 small powers of two.
+    """
+    near = range(count, count // 2, -1)
+    return next((copies for copies in near if elements % copies == 0), 0)
 
 
 def lowering_of(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from taccl.apps import Lowering, Target
+from taccl.apps.programs import copies_near
 from taccl.collectives import build_collective
 from taccl.errors import LoweringError
 from taccl.model.schedule import Decisions, Schedule, retime
@@ -120,16 +121,23 @@ def test_instances_are_taken_where_latency_is_shared_and_not_elsewhere() -> None
     # One hop of long latency after another: halves pass each other, quarters more so.
     topology = make_topology("line", 4, [(0, 1), (1, 2), (2, 3), (3, 0)])
     found = {}
-    for rule in ("occupy", "delay"):
+    # Of 4095 elements there are no halves or quarters, but thirds.
+    for rule, elements in (("occupy", 4096), ("delay", 4096), ("delay", 4095)):
         schedule = replace(
             ring_schedule("allgather", 4),
-            topology=topology.with_alpha_rule(rule), chunk_size=Fraction(1 << 14),
+            topology=topology.with_alpha_rule(rule), chunk_size=Fraction(4 * elements),
         )  # fmt: skip
         decisions = schedule.decisions()
         group = make_group(schedule.topology, ())
         schedule = retime(schedule.collective, group, schedule.chunk_size, decisions)
-        found[rule] = lowering(schedule, instances=None).settled().target.instances
-    assert found == {"occupy": 1, "delay": 4}
+        chosen = lowering(schedule, instances=None).settled().target.instances
+        found[rule, elements] = chosen
+    assert found == {("occupy", 4096): 1, ("delay", 4096): 4, ("delay", 4095): 3}
+
+
+def test_instances_are_the_most_into_which_a_chunk_divides() -> None:
+    assert [copies_near(count, 5**9 * 4) for count in (1, 2, 4, 8, 16, 32)] == [1, 2, 4, 5, 10, 25]
+    assert [copies_near(count, 7) for count in (1, 2, 4, 8)] == [1, 0, 0, 7]
 
 
 def test_a_rank_with_many_peers_has_threadblocks_that_send_and_receive() -> None:

@@ -15,16 +15,16 @@ ring               allgather and reducescatter (n-1) (alpha + beta S/n), allredu
 double-ring        the same on links both ways floor(n/2) (alpha + beta S/n); with two chunks for
                    each rank also (n-1) (alpha + beta S/2n); alltoall, with h = floor(n/2),
                    h alpha + h (h+1)/2 beta S/n
-all-pairs          the ring's where a rank has one port, and alltoall (n-1) (alpha + beta S/n); with f
-                   peers too many for a program, an alltoall's is (n-1+f) (alpha + beta S/n)
+all-pairs          the ring's where a rank has one port, and alltoall (n-1) (alpha + beta S/n); of
+                   which f peers are too many for a program, (n-1+f) (alpha + beta S/n)
 halving-doubling   log2(n) alpha + (n-1) beta S/n, allreduce twice that; for n above a power of two
                    p, allreduce 2 (log2(p) alpha + (p-1) beta S/p) + 2 (alpha + beta S); broadcast
                    and reduce in p chunks 2 (log2(p) alpha + (p-1) beta S/p), and alpha + beta S
                    more for n above p
 bruck              allgather and reducescatter ceil(log2(n)) alpha + (n-1) beta S/n, allreduce twice
                    that; alltoall ceil(log2(n)) alpha + b beta S/n, with all b bits that are set in
-                   1 .. n-1: log2(n) (alpha + beta S/2) for n a power of two. With too many peers for
-                   all-pairs also in digits of radices q: (sum of q-1) alpha
+                   1 .. n-1: log2(n) (alpha + beta S/2) for n a power of two. With too many peers
+                   for all-pairs also in digits of radices q: (sum of q-1) alpha
 double-binary-tree broadcast and reduce in two trees and p pieces for each
                    (ceil(log2(n)) - 1 + p) (alpha + beta S/2p), allreduce in one piece
                    2 ceil(log2(n)) (alpha + beta S/2), on links between all pairs
