@@ -31,6 +31,7 @@ import numpy as np
 
 from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import InputError, LoweringError, ScheduleError
+from taccl.lowering.blocks import ways_needed
 from taccl.lowering.dependencies import ORDERS
 from taccl.lowering.draft import Draft
 from taccl.lowering.lower import Lowered, LowerOptions, TooManyError, draft_of, finish, modes_served
@@ -506,9 +507,11 @@ def best_variant(task: Lowering) -> Variant | None:
     Raises InputError when the protocol that is asked for hangs; LoweringError when no program keeps
     the limits: that of the first one that was tried.
     """
-    options, slots = task.options_for(task.protocols[0]), task.limits.fifo_slots
-    draft = draft_of(task.schedule, options)
-    orders = list(product(task.target.orders, (None, slots[options.protocol])))
+    options = task.options_for(task.protocols[0])
+    draft, slots = draft_of(task.schedule, options), task.limits.fifo_slots[options.protocol]
+    # One connection is enough where no link has more messages under way than it holds.
+    crowded = bool(ways_needed(draft.messages, draft.lanes, slots))
+    orders = list(product(task.target.orders, (None, slots)[: 1 + crowded]))
     if task.fused:
         reduces = draft.schedule.collective.reduces
         found, _ = _all_made(task, draft, (

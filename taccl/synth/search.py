@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 
 from taccl.errors import InputError, NoAlgorithmError, NoScheduleError, OutOfTimeError
@@ -458,20 +458,27 @@ def _advance(
 def _promising(search: Search, count: int, seconds: float) -> tuple[Problem, Options]:
     """Return a task whose score does not lower what would take much longer than the best.
 
-    Its makespan is taken for its score then, and it is out of the running.
+    Nor, unless programs pass on slices, what takes longer than another one of the task in a
+    program. Its makespan is taken for its score then, and it is out of the running.
     """
     problem, options = search.series.task(count, seconds)
     score = options.score
     if score is None:
         return problem, options
 
+    sliced, scores = search.series.sliced, list[Time]()
+
+    @cache
     def is_hopeless(schedule: Schedule) -> bool:
         known = search.opened if search.best is None else search.best.time
-        most = SLICED_HOPELESS if search.series.sliced else HOPELESS
-        return known is not None and schedule.makespan > most * known
+        most = SLICED_HOPELESS if sliced else HOPELESS
+        is_late = known is not None and schedule.makespan > most * known
+        return is_late or (not sliced and any(time < schedule.makespan for time in scores))
 
     def promising(schedule: Schedule) -> Time | None:
-        return schedule.makespan if is_hopeless(schedule) else score(schedule)
+        found = schedule.makespan if is_hopeless(schedule) else score(schedule)
+        scores.extend(() if found is None else (found,))
+        return found
 
     def refusal(schedule: Schedule) -> str | None:
         if is_hopeless(schedule):
