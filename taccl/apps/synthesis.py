@@ -469,7 +469,7 @@ def counts_of(
             ):
                 counts = QUARTERS_EARLY
     elif long and rooted and not logical.topology.copies_or_adds:
-        counts = _pipelined(request)
+        counts = _pipelined(request, collective.root or 0)
     if request.target is not None:
         unit = _least_bytes(request.target, request.size, collective, counts[0]) // counts[0]
         counts = tuple(count for count in counts if count * unit <= request.size)
@@ -530,11 +530,13 @@ def series_of(
     return Series(counts, task, floor, long, lambda: scorer.slowest, request.measured)
 
 
-def _pipelined(request: Request) -> tuple[int, ...]:
-    """Return the chunk counts of one root's data: powers of two, the likely best first.
+def _pipelined(request: Request, root: int) -> tuple[int, ...]:
+    """Return the chunk counts of a root's data: powers of two, the likely best first.
 
     A tree of depth d passes on k chunks of together B bytes in (d - 1 + k) (alpha + beta B / k),
     about least for k = sqrt(d beta B / alpha). The counts next to it follow as long as they pay.
+    Where links are alike and the root has p ports, the second is that of p trees, less deep, with a
+    power of two for each.
     """
     topology, links = request.logical.topology, list(request.logical.links())
     some = links[:: 1 + len(links) // SOME_LINKS]
@@ -542,8 +544,20 @@ def _pipelined(request: Request) -> tuple[int, ...]:
     bytes_time = median(topology.arrival(link, request.size) for link in some) - alpha
     depth = (topology.num_ranks - 1).bit_length()
     least = max(1.0, math.sqrt(max(1, depth) * bytes_time / alpha))
-    powers = (1 << n for n in range(MOST_PIECES.bit_length()))
-    return tuple(sorted(powers, key=lambda count: (abs(math.log2(count / least)), count)))
+
+    def nearest(unit: int, least: float) -> list[int]:
+        counts = (unit << n for n in range(MOST_PIECES.bit_length()) if unit << n <= MOST_PIECES)
+        return sorted(counts, key=lambda count: (abs(math.log2(count / least)), count))
+
+    leaving = [link for link in links if topology.links.src[link] == root]
+    ports = len({topology.links.edges_of(link)[0] for link in leaving})
+    first, *others = nearest(1, least)
+    if ports == 1 or len({topology.arrival(one, request.size) for one in (*some, *leaving)}) > 1:
+        return first, *others
+    # A tree in which each rank that has a chunk passes it on by all ports.
+    trees = math.log(topology.num_ranks, ports + 1) * bytes_time / alpha
+    second = nearest(ports, math.sqrt(ports * max(1.0, trees)))[:1]
+    return tuple(dict.fromkeys((first, *second, *others)))
 
 
 def _best_second(

@@ -61,6 +61,15 @@ def test_what_is_pipelined_is_cut_into_more_chunks(collective: str) -> None:
     assert result.schedule.collective.chunks_per_rank == 64
 
 
+def test_a_root_with_several_ports_has_a_share_for_each() -> None:
+    # 1 MB takes 20 us: sqrt(3 * 80 / 0.7) is 19, and of 7 trees at once sqrt(7 * 80 / 0.7) is 28.
+    for topology, shares in (("full:8", True), ("hub:8", False)):
+        result = found(topology, "broadcast", 4_000_000, target=None, engine="scatter-allgather")
+        tried = {one.chunks for one in result.candidates if one.makespan is not None}
+        assert 16 in tried
+        assert (28 in tried) == shares
+
+
 def test_a_long_series_ends_after_two_counts_that_brought_nothing() -> None:
     # Of a small size more chunks only cost alphas.
     result = found("hub:4", "broadcast", 64, target=None, engine="binomial")
