@@ -10,6 +10,8 @@ from taccl.apps import Lowering, Target
 from taccl.apps.programs import copies_near
 from taccl.collectives import build_collective
 from taccl.errors import LoweringError
+from taccl.lowering.draft import Draft
+from taccl.lowering.lower import Lowered, LowerOptions, finish
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.program import RECEIVES, Op, Program
 from taccl.topology.graph import Edge, Switch, Topology
@@ -99,6 +101,26 @@ def test_a_message_that_would_overtake_is_held_back_to_its_turn(
     assert time == schedule.makespan
     (sending,) = (b for b in program.gpus[0].threadblocks if b.send_to == 2)
     assert sending.steps[0].depends is not None
+
+
+def test_variants_have_several_connections_only_where_one_is_too_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = list[int | None]()
+
+    def finished(draft: Draft, options: LowerOptions) -> Lowered:
+        tried.append(options.slots)
+        return finish(draft, options)
+
+    monkeypatch.setattr("taccl.apps.programs.finish", finished)
+    assert lowering(crossing()).best[1] == crossing().makespan
+    assert {*tried} == {None}
+    # Nine messages are under way on a link at once.
+    topology, collective = delayed(ring(2)), build_collective("allgather", 2, 9)
+    link = topology.links_between(0, 1)[0]
+    schedule = timed(collective, topology, [(n, link, n, False) for n in range(9)], 1024)
+    assert lowering(schedule).best[1] == schedule.makespan
+    assert {*tried} == {None, 2}
 
 
 def test_without_holding_back_the_message_overtakes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,3 +91,13 @@ def test_a_first_program_counts_where_no_variant_was_made_in_time(
     assert replace(task, first=(program, time)).best == (program, time)
     with pytest.raises(LoweringError, match="no program for portable runs at"):
         _ = replace(task, first=None).best
+
+
+def test_where_time_is_up_the_first_program_is_not_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schedule = ring_schedule("allgather", 4)
+    task = lowering_of(schedule, Target(), size_of(schedule), "ring")
+    first, late = task.best, replace(task, over=lambda: True)
+    monkeypatch.setattr("taccl.apps.programs.best_variant", lambda _task: pytest.fail("made again"))
+    assert replace(late, first=first).best == first

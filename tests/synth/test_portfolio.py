@@ -1,5 +1,6 @@
 """Engine ``auto``: as good as its parts, what it lists, and when it ends."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -234,6 +235,28 @@ def test_a_classical_schedule_far_above_the_best_is_not_lowered(
     left_out = [one for one in result.candidates if one.score is None and one.makespan]
     assert left_out
     assert all("not replayed" in (one.reason or "") for one in left_out)
+
+
+def test_what_ends_after_the_program_of_another_way_is_lowered_only_where_slices_pass_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(portfolio, "SEARCHES", {})
+    problem = problem_of(load_topology("dgx-a100", nodes=2), "alltoall")
+    most = {}
+    for sliced in (False, True):
+        names, lowered = list[str](), defaultdict[str, set[int]](set)
+
+        def score(schedule: Schedule) -> int:
+            lowered[names[-1]].add(schedule.makespan)  # noqa: B023
+            return schedule.makespan
+
+        def task(_count: int, seconds: float) -> tuple[Problem, Options]:
+            return problem, replace(QUICK, time_limit=seconds, starts=names.append, score=score)  # noqa: B023
+
+        portfolio.portfolio(Search(Series((1,), task, sliced=sliced), counted(5.0)))
+        most[sliced] = max(map(len, lowered.values()))
+    assert most[False] == 1
+    assert most[True] > 1
 
 
 def test_algorithms_that_do_not_exist_are_not_listed_and_engines_say_why() -> None:
