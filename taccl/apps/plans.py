@@ -22,6 +22,7 @@ from taccl.lowering.plans import (
     asks,
     fan_plan,
     guards_of,
+    short_starts,
     unjudged_plan,
 )
 from taccl.model.schedule import Schedule
@@ -55,6 +56,9 @@ PIPED = 64
 
 LARGE = 2
 """Times such an iteration that a chunk has to have for a pipeline to be tried."""
+
+STARTS = 8
+"""Parts of a chunk, one of which is the start of a message that is sent as two."""
 
 GROUPS = (2, 4, 8)
 """Threadblocks that may share the work of one of the program's."""
@@ -185,10 +189,10 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
     plain = PlanOptions(servers, in_place, version=wanted.version)
     failed: list[LoweringError] = []
 
-    def made(options: PlanOptions, guards: Guards) -> list[Made]:
-        """Return the plan with these options, not judged yet, if there is one and it runs."""
+    def made(source: Program, options: PlanOptions, guards: Guards) -> list[Made]:
+        """Return the plan of a source with options, not judged yet, if there is one and it runs."""
         try:
-            plan = unjudged_plan(program, options, guards)
+            plan = unjudged_plan(source, options, guards)
         except LoweringError as error:
             failed.append(error)
             return []
@@ -200,10 +204,16 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
 
     found: list[Made] = []
     if wanted.protocol in ("auto", "Simple"):
-        early, late = hurried_messages(program, topology, wanted)
-        hurried = replace(plain, early=early, late=late)
-        forms = {form: guards_of(program, form) for form in dict.fromkeys((plain, hurried))}
-        whole = {form: own for form, guards in forms.items() for own in made(form, guards)}
+        early, late, pressed = hurried_messages(program, topology, wanted)
+        hurried = dict.fromkeys(
+            [(program, plain), (program, replace(plain, early=early, late=late))]
+        )
+        if pressed:
+            cut = short_starts(program, pressed, STARTS)
+            early, late, _ = hurried_messages(cut, topology, wanted)
+            hurried[cut, replace(plain, early=early, late=late)] = None
+        forms = {form: guards_of(*form) for form in hurried}
+        whole = {form: own for form, guards in forms.items() for own in made(*form, guards)}
         found += whole.values()
         groups = [1]
         if whole and wanted.model.measured:
@@ -212,7 +222,7 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
             best = whole[form]
             most = MOST_BLOCKS // max(len(gpu.threadblocks) for gpu in program.gpus)
             for group in (group for group in GROUPS if group <= most):
-                shared = made(replace(form, group=group), forms[form])
+                shared = made(form[0], replace(form[1], group=group), forms[form])
                 if not shared or shared[0].time > (1 - WORTH_A_GROUP) * best.time:
                     break
                 (best,) = shared
@@ -222,7 +232,7 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
         while groups and not piped:
             group = groups.pop()
             for unit in (unit for unit in reversed(PIPELINES) if chunk >= LARGE * unit * group):
-                finer = made(replace(plain, unit=unit, group=group), forms[plain])
+                finer = made(program, replace(plain, unit=unit, group=group), forms[program, plain])
                 if not finer or (piped and finer[-1].time >= piped[-1].time):
                     # More iterations only add alphas.
                     break
@@ -230,7 +240,7 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
         found += piped
     if wanted.protocol == "LL" or (wanted.protocol == "auto" and chunk <= SMALL):
         packets = replace(plain, packets=True)
-        found += made(packets, guards_of(program, packets))
+        found += made(program, packets, guards_of(program, packets))
     # To judge a plan takes longer than to replay it.
     for one in sorted(found, key=lambda one: one.time):
         wrong = errors_of(judge_plan(one.plan, wanted.version))
@@ -251,10 +261,11 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
 
 def hurried_messages(
     program: Program, topology: Topology, wanted: Wanted
-) -> tuple[frozenset[int], frozenset[int]]:
+) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
     """Return messages that begin before their receiver could say that the call has begun there.
 
-    And those that come when there is no time for an answer. Both are by the number of their step.
+    Then those that come when there is no time for an answer, and those of which a start may go
+    before that word while there is time for an answer to it. All are by the number of their step.
     The times are those of the `program` as XML, replayed on the `topology` at the `wanted` size.
     """
     told = replay(program, topology, wanted.size, wanted.model)
@@ -275,7 +286,7 @@ def hurried_messages(
         if span.link is None or not (step.receives and step.sends):
             over[number] = max(over.get(number, 0), span.end)
     read = {sender: over[taken] for taken, sender in run.sender.items() if taken in over}
-    early, late = set(), set()
+    early, late, pressed = set[int](), set[int](), set[int]()
     for span in told.spans:
         if span.link is None or span.link < 0 or span.arrival is None:
             continue
@@ -286,11 +297,16 @@ def hurried_messages(
         number = numbers[span.gpu, span.threadblock, span.step]
         answer = launch + word - (told.time or 0)
         # It may cost as much to be told in the end that a message has been read.
-        if max(0, read[number] + answer) < word - span.start and not span.iteration:
+        first, last = word - span.start, max(0, read[number] + answer)
+        if last < first and not span.iteration:
             early.add(number)
+        # Two messages hold the link for one more overhead.
+        held = 0 if wanted.model.measured else int(table.overhead[span.link])
+        if held < min(first, last) and not span.iteration:
+            pressed.add(number)
         if span.arrival + answer > 0:
             late.add(number)
-    return frozenset(early), frozenset(late)
+    return frozenset(early), frozenset(late), frozenset(pressed)
 
 
 def programs_of(

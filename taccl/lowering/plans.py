@@ -41,7 +41,7 @@ import numpy as np
 from taccl.errors import LoweringError
 from taccl.model.schedule import Schedule
 from taccl.msccl.expected import Mode, mode_of
-from taccl.msccl.program import Buffer, Op, Program, Slot, errors_of
+from taccl.msccl.program import Buffer, Op, Program, Slot, Step, errors_of
 from taccl.msccl.run import Run, maximal_run, places
 from taccl.mscclpp.interpret import Place, Race, judge_plan, races_of, run_findings
 from taccl.mscclpp.plan import (
@@ -212,6 +212,65 @@ def guards_of(program: Program, options: PlanOptions) -> Guards:
         for name, wanted in filter(None, more):
             getattr(guards, name).update(wanted)
     return guards
+
+
+def short_starts(program: Program, messages: AbstractSet[int], parts: int) -> Program:
+    """Return a program that sends a start of its `messages`, a chunk's part of each, and the rest.
+
+    `program`: any XML program; its chunks are cut into as many as there are `parts`.
+    `messages`: by the number of their step; those that forward or are forwarded stay whole.
+
+    While the start is under way the rest may wait for a word.
+    """
+    run = maximal_run(program)
+    steps = [step for _, block in run.blocks for step in block.steps]
+    cut = {
+        number
+        for receiver, sender in run.sender.items()
+        if sender in messages and not (steps[sender].receives or steps[receiver].sends)
+        for number in (receiver, sender)
+    }
+    before = list(accumulate((number in cut for number in range(len(steps))), initial=0))
+    begin = {
+        (rank, block.id): first for (rank, block), first in zip(run.blocks, run.first, strict=True)
+    }
+
+    def pieces(rank: int, number: int) -> Iterator[Step]:
+        step, depends = steps[number], steps[number].depends
+        if depends is not None:
+            first = begin[rank, depends.threadblock]
+            more = before[first + depends.step + 1] - before[first]
+            depends = depends._replace(step=depends.step + more)
+        whole, start = parts * step.count, step.count if number in cut else 0
+        for skip, end in (*([(0, start)] if start else []), (start, whole)):
+            src, dst = (
+                slot and slot._replace(offset=parts * slot.offset + skip)
+                for slot in (step.src, step.dst)
+            )
+            yield replace(
+                step, src=src, dst=dst, count=end - skip,
+                depends=None if skip else depends, posts=step.posts and end == whole,
+            )  # fmt: skip
+
+    return replace(
+        program, chunks_per_loop=program.chunks_per_loop * parts,
+        gpus=tuple(
+            replace(
+                gpu,
+                input_chunks=parts * gpu.input_chunks, output_chunks=parts * gpu.output_chunks,
+                scratch_chunks=parts * gpu.scratch_chunks,
+                threadblocks=tuple(
+                    replace(block, steps=tuple(
+                        piece
+                        for place in range(len(block.steps))
+                        for piece in pieces(gpu.rank, begin[gpu.rank, block.id] + place)
+                    ))
+                    for block in gpu.threadblocks
+                ),
+            )
+            for gpu in program.gpus
+        ),
+    )  # fmt: skip
 
 
 def _ended(program: Program) -> Run:

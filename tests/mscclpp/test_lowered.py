@@ -131,7 +131,7 @@ def test_first_and_last_messages_wait_for_no_word(name: str) -> None:
     for servers in ((0,) * ranks, tuple(2 * rank // ranks for rank in range(ranks))):
         topology = replace(one, server_of=servers)
         (xml,) = traces(program, topology, [size], model)
-        early, late = hurried_messages(program, topology, Wanted(size))
+        early, late, _ = hurried_messages(program, topology, Wanted(size))
         assert early
         for in_place in [program.in_place] * program.in_place + [False] * program.out_of_place:
             told = plan_of(program, PlanOptions(servers, in_place, early=early, late=late))
@@ -144,10 +144,27 @@ def test_first_and_last_messages_wait_for_no_word(name: str) -> None:
             assert slower > xml.time
 
 
+@for_each("name", ["alltoall", "allgather"])
+def test_a_start_of_a_message_goes_before_the_word_that_the_rest_waits_for(name: str) -> None:
+    schedule, model, size = pairs_schedule(name, mesh(4), 1), model_of("executor"), 1 << 20
+    program = make(schedule, fused=FUSED)
+    counts = {}
+    for rule in ("delay", "occupy"):
+        topology = schedule.topology.with_alpha_rule(rule)
+        made = best_plan(program, topology, Wanted(size, "Simple"), in_place=False)
+        puts = [op for op in all_ops(made.plan) if op.name == "put"]
+        counts[rule] = len(puts)
+        (xml,) = traces(program, topology, [size], model)
+        assert (made.time == xml.time) == (rule == "delay")
+        assert not errors_of(judge_plan(made.plan))
+    # Where alpha holds the link a second message costs as much as the word.
+    assert counts == {"delay": 24, "occupy": 12}
+
+
 def test_that_a_summand_has_been_read_is_said_before_the_sum_goes_on() -> None:
     schedule = ring_schedule("reducescatter", 4, 1)
     program = make(schedule, fused=FUSED)
-    early, _ = hurried_messages(program, schedule.topology, Wanted(1 << 10))
+    early, _, _ = hurried_messages(program, schedule.topology, Wanted(1 << 10))
     plan = plan_of(program, PlanOptions((0,) * 4, program.in_place, early=early))
     names = [op.name for op in plan.ranks[0].blocks[0].ops]
     first = names.index("re")

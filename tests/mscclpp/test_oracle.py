@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import taccl
 from taccl.apps.plans import Wanted, hurried_messages
-from taccl.lowering.plans import PlanOptions, plan_of
+from taccl.lowering.plans import PlanOptions, plan_of, short_starts
 from taccl.msccl.program import Op, errors_of
 from taccl.mscclpp.interpret import judge_plan, run_findings
 from taccl.mscclpp.plan import Plan
@@ -40,8 +40,11 @@ def lowered(name: str) -> Iterator[Plan]:
                 program, PlanOptions(servers, program.in_place, unit=1 << 16, group=group)
             )
         topology = replace(SCHEDULES[name].topology, server_of=servers)
-        early, late = hurried_messages(program, topology, Wanted(1 << 16))
+        early, late, _ = hurried_messages(program, topology, Wanted(1 << 16))
         yield plan_of(program, PlanOptions(servers, program.in_place, early=early, late=late))
+        cut = short_starts(program, early, 2)
+        early, late, _ = hurried_messages(cut, topology, Wanted(1 << 16))
+        yield plan_of(cut, PlanOptions(servers, program.in_place, early=early, late=late))
 
 
 @for_each("name", sorted(SCHEDULES)[1::9], quick=4)
