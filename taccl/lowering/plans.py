@@ -40,7 +40,7 @@ import numpy as np
 
 from taccl.errors import LoweringError
 from taccl.model.schedule import Schedule
-from taccl.msccl.expected import Mode, mode_of
+from taccl.msccl.expected import Cell, Mode, mode_of
 from taccl.msccl.program import Buffer, Op, Program, Slot, Step, errors_of
 from taccl.msccl.run import Run, maximal_run, places
 from taccl.mscclpp.interpret import Place, Race, judge_plan, races_of, run_findings
@@ -349,6 +349,32 @@ class _Writer:
                 self.lands[sender] = Local(step.dst.buffer, step.dst.offset, step.count)
             else:
                 self.lands[sender] = self.room(rank, step.count, packet=options.packets)
+        self.relayed = dict(self._relayed()) if options.packets else {}
+
+    def _relayed(self) -> Iterator[tuple[int, Local]]:
+        """Yield sends of what another threadblock has received, and its packets.
+
+        They wait for themselves, so nobody has to say that they have come. Who sends through a
+        port copies packets all the same.
+        """
+        wrote: dict[tuple[int, Cell], int] = {}
+        for number in self.run.order:
+            step, (rank, block, _) = self.steps[number], self.where[number]
+            cells = self.mode.cells(rank, step.source, step.count)
+            to, writers = self.run.blocks[block][1].send_to, {wrote.get((rank, c)) for c in cells}
+            writer = writers.pop() if len(writers) == 1 else None
+            if (
+                step.op is Op.SEND and writer is not None and to is not None
+                and self.where[writer].block != block
+                and self.options.servers[rank] == self.options.servers[to]
+                and self.steps[writer].op in (Op.RECV, Op.RECV_COPY_SEND)
+            ):  # fmt: skip
+                landed = self.lands[self.run.sender[writer]]
+                (target,) = self.mode.cells(rank, self.steps[writer].target, 1)
+                first = landed.first + cells[0][1] - target[1]
+                yield number, landed._replace(first=first, size=step.count)
+            for cell in self.mode.cells(rank, step.target, step.count):
+                wrote[rank, cell] = number
 
     def room(self, rank: int, size: int, *, packet: bool) -> Local:
         """Return new room for so many chunks in the scratch buffer of a rank."""
@@ -462,7 +488,8 @@ class _Writer:
         taken: dict[tuple[int, int], int] = {}
         waits: dict[int, set[int]] = defaultdict(set)
         for number, released in self.run.released_by.items():
-            waits[number].add(released)
+            if number not in self.relayed or not self.steps[released].receives:
+                waits[number].add(released)
         for first, second in self.guards.ordered:
             waits[second].add(first)
         for number, place in enumerate(self.where):
@@ -482,7 +509,7 @@ class _Writer:
         sender = self.run.sender.get(number, -1)
         came = self.lands.get(sender)
         goes = self.lands.get(number) if step.sends else None
-        source = _local(step.source, size)
+        source = self.relayed.get(number) or _local(step.source, size)
         target = _local(step.target, size)
         if step.op is Op.COPY and source is not None and target is not None:
             same = self.mode.cell(rank, Slot(*source[:2])) == self.mode.cell(

@@ -100,6 +100,20 @@ def test_packets_go_on_before_they_are_unpacked() -> None:
     assert forwarding == [["rppkt", "upkt", "rppkt", "upkt", "upkt"]] * 4
 
 
+def test_packets_are_sent_on_by_threadblocks_that_did_not_receive_them() -> None:
+    found = taccl.synthesize("hub:8", "broadcast", "1MB", engine="binomial", runtime="executor")
+    assert found.program is not None
+    plan = plan_of(found.program, PlanOptions((0,) * 8, in_place=False, packets=True))
+    assert not errors_of(judge_plan(plan))
+    forwarding = [
+        rank for rank in plan.ranks
+        if sum(any(op.name == "rppkt" for op in block.ops) for block in rank.blocks) == 2
+    ]  # fmt: skip
+    assert forwarding
+    # Each packet tells that it has come, so no threadblock tells another.
+    assert not any(rank.semaphores for rank in forwarding)
+
+
 def test_pipelines_keep_step_with_one_another() -> None:
     # Threadblocks that move one chunk and several at a time, and lists that are split.
     found = taccl.synthesize("hub:8", "allgather", "1MB", engine="halving-doubling")
