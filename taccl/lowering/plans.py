@@ -50,6 +50,7 @@ from taccl.mscclpp.plan import (
     MAX_OP_CHANNELS,
     MAX_OPERANDS,
     MAX_OPS,
+    MAX_SEMAPHORES,
     NEWEST,
     Channel,
     Group,
@@ -463,7 +464,7 @@ class _Writer:
             answers = 0
             for step in block.steps:
                 if number in before:
-                    ops.append(Draft("sem_acquire", orders=tuple(before[number])))
+                    ops += _ordering("sem_acquire", before[number])
                 if step.sends and not self.options.packets and number not in self.options.early:
                     ops, greeting = ops + greeting, []
                 if step.op is not Op.NOP and step.count:
@@ -474,7 +475,7 @@ class _Writer:
                 answers += number in self.guards.answered
                 answers += number in self.guards.returned
                 if number in after:
-                    ops.append(Draft("sem_release", orders=tuple(after[number])))
+                    ops += _ordering("sem_release", after[number])
                 number += 1
             # Packets of a call lie in the other half of scratch than those of the one before: that
             # this call has begun there is soon enough known in its end. And who never sends takes
@@ -730,6 +731,12 @@ class _Writer:
             {kind: tuple(own) for kind, own in channels.items()},
             {kind: tuple(own) for kind, own in refs.items()}, tuple(found),
         )  # fmt: skip
+
+
+def _ordering(name: str, pairs: Sequence[tuple[int, int]]) -> Iterator[Draft]:
+    """Yield operations that give or take the semaphores of `pairs`, as many as each can name."""
+    for begin in range(0, len(pairs), MAX_SEMAPHORES):
+        yield Draft(name, orders=tuple(pairs[begin : begin + MAX_SEMAPHORES]))
 
 
 def _local(slot: Slot | None, size: int) -> Local | None:

@@ -14,7 +14,7 @@ from taccl.errors import LoweringError
 from taccl.lowering.plans import PlanOptions, plan_of
 from taccl.msccl.program import Op, Program, Severity, errors_of
 from taccl.mscclpp.interpret import judge_plan, judge_text
-from taccl.mscclpp.plan import MAX_OPS, Plan, PlanOp
+from taccl.mscclpp.plan import MAX_OPS, MAX_SEMAPHORES, Plan, PlanOp
 from taccl.mscclpp.text import read_plan, write_plan
 from taccl.replay.cost import model_of
 from taccl.replay.plans import replay_plan
@@ -208,6 +208,14 @@ def test_lists_of_over_64_operations_are_split() -> None:
     assert max(len(block.steps) for _, block in program.blocks()) > MAX_OPS // 2
     plan = plan_of(program, PlanOptions((0,) * 24, True))
     assert max(len(block.ops) for rank in plan.ranks for block in rank.blocks) <= MAX_OPS
+    assert not errors_of(judge_plan(plan))
+
+
+def test_semaphores_of_over_16_threadblocks_are_given_by_several_operations() -> None:
+    program = make(pairs_schedule("allreduce", mesh(20), 1), fused=FUSED)
+    plan = plan_of(program, PlanOptions((0,) * 20, program.in_place))
+    given = {len(op.semaphores) for op in all_ops(plan) if op.name == "sem_release"}
+    assert max(given) == MAX_SEMAPHORES
     assert not errors_of(judge_plan(plan))
 
 
