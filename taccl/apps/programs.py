@@ -20,6 +20,7 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -74,6 +75,9 @@ HASTY = Fraction(3, 2)
 
 LIKELY = 2
 """The place of the one to start from: more or fewer are tried while they are better."""
+
+RIVAL = 1.25
+"""Times what the best first program takes, that those of other protocols may take."""
 
 WORTH_DOUBLING = 0.0005
 """What twice these have to save."""
@@ -292,7 +296,8 @@ class Lowering:
         Steps of first programs are fused, where the runtime has such steps, or are not, and what is
         added to a place is added by one threadblock, or several. Those are tried first whose
         busiest edge and threadblock take least, until they alone take longer than the best;
-        ``brief``: of each kind one.
+        ``brief``: of each kind one. Of protocols whose first programs are nearly as fast, the one
+        that wins by the order of its sends is taken.
         """
         chunks = self.schedule.collective.chunks_in_size
         elements = self.size // self.target.divisor(chunks)
@@ -300,6 +305,7 @@ class Lowering:
         counts = counts if self.target.instances is None else [self.target.instances]
         target = replace(self.target, instances=counts[0], protocol=self.protocols[0])
         chosen, least = replace(self, target=target, made=None), math.inf
+        leaders: dict[str, tuple[float, Lowering]] = {}
         reduces = self.schedule.collective.reduces
         all_kinds = ((True, reduces), (False, reduces), (False, False))[: 2 + reduces]
         kinds = [_Kind(*each) for each in all_kinds if not each[0] or self.limits.ops >= FUSED]
@@ -346,16 +352,27 @@ class Lowering:
             if program is None or time is None:
                 continue  # it does not fit, which says nothing of those with fewer
             found[copies] = time * (1 + WORTH_DOUBLING * (copies.bit_length() - 1))
-            if found[copies] < least:
-                chosen = replace(wanted, made=None, fused=kind.fused, first=(program, time))
-                least = found[copies]
+            if name not in leaders or found[copies] < leaders[name][0]:
+                own = replace(wanted, made=None, fused=kind.fused, first=(program, time))
                 if brief or (self.enough is not None and time > self.enough):
-                    chosen = replace(wanted, made=(program, time))
-        if math.isinf(least):
+                    own = replace(wanted, made=(program, time))
+                leaders[name] = found[copies], own
+                least = min(least, found[copies])
+        if not leaders:
             raise LoweringError(
                 f"no program for {self.target.runtime} runs at {self.size} bytes",
                 fix="use another size or protocol",
             )
+        return self._fastest(sorted(leaders.values(), key=lambda leader: leader[0]))
+
+    def _fastest(self, leaders: "list[tuple[float, Lowering]]") -> "Lowering":
+        """Return the one whose best program takes least of `leaders`, the best of each protocol."""
+        (least, chosen), *others = leaders
+        for price, rival in others:
+            if price > RIVAL * least or self.over():
+                break
+            with suppress(LoweringError):
+                chosen = min(chosen, rival, key=lambda one: one.best[1])
         return chosen
 
     def first_program(self, kind: "_Kind") -> Program | None:

@@ -154,6 +154,21 @@ def test_a_protocol_is_not_left_out_where_many_instances_of_it_do_not_fit() -> N
         assert chosen.best[1] <= min(times.values())
 
 
+def test_the_protocol_is_chosen_by_programs_whose_sends_are_in_order() -> None:
+    # First programs of halving-doubling are faster in LL128, those in the order of ports in Simple.
+    logical = load_network("dgx-h100")
+    collective, size = build_collective("allgather", 8, 1), 1 << 26
+    topology = charged(logical, collective, size, ("Simple",)).topology
+    doubling, *_ = classical_schedules(
+        problem_of(topology, collective, size), "halving-doubling", batch=True
+    )
+    free = Target(instances=None, measured=True)
+    chosen = lowering_of(doubling, free, size, "halving-doubling").settled()
+    assert chosen.target.protocol == "Simple"
+    other = replace(free, instances=4, protocol="LL128")
+    assert chosen.best[1] < lowering_of(doubling, other, size, "halving-doubling").best[1]
+
+
 def test_one_threadblock_adds_what_all_others_send() -> None:
     # Seven threadblocks that add in turn would each wait for the flag of the one before.
     topology = load_network("dgx-h100").topology
