@@ -311,9 +311,11 @@ class Lowering:
         kinds = [_Kind(*each) for each in all_kinds if not each[0] or self.limits.ops >= FUSED]
         hasty = self.over()
         kinds = kinds[-1:] if hasty else kinds
-        made: dict[tuple[int, _Kind], Program | None] = {}
+        # Those of protocols that post before a send is over wait for more.
+        opens = self.limits.open_sends
+        made: dict[tuple[int, _Kind, bool], Program | None] = {}
         for kind in reversed(kinds):
-            one = made[counts[0], kind] = chosen.first_program(kind)
+            one = made[counts[0], kind, self.protocols[0] in opens] = chosen.first_program(kind)
             if one is not None:
                 break
         else:
@@ -343,9 +345,9 @@ class Lowering:
             ):
                 continue  # the wrong way from the best of its kind
             wanted = replace(self, target=replace(target, instances=copies, protocol=name))
-            if (copies, kind) not in made:
-                made[copies, kind] = wanted.first_program(kind)
-            program, time = made[copies, kind], None
+            if (copies, kind, name in opens) not in made:
+                made[copies, kind, name in opens] = wanted.first_program(kind)
+            program, time = made[copies, kind, name in opens], None
             if program is not None:
                 program = replace(program, protocol=name)
                 time = self.replay(program)

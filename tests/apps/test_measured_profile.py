@@ -169,6 +169,19 @@ def test_the_protocol_is_chosen_by_programs_whose_sends_are_in_order() -> None:
     assert chosen.best[1] < lowering_of(doubling, other, size, "halving-doubling").best[1]
 
 
+def test_what_posts_too_early_in_one_protocol_waits_in_its_first_program() -> None:
+    # On rccl a send of LL is over for others before it has read, that of Simple is not.
+    logical, size = load_network("mi300x"), 1024
+    collective = build_collective("allreduce", 8, 1)
+    topology = charged(logical, collective, size, ("LL",)).topology
+    problem = problem_of(topology, collective, size)
+    one_shot, *_ = classical_schedules(problem, "one-shot", batch=True)
+    target = Target("rccl", instances=None, measured=True)
+    first = lowering_of(one_shot, target, size, "one-shot", over=lambda: True).settled()
+    assert first.target.protocol == "LL"
+    assert first.proved() == replace(first.best[0], max_bytes=first.proved().max_bytes)
+
+
 def test_one_threadblock_adds_what_all_others_send() -> None:
     # Seven threadblocks that add in turn would each wait for the flag of the one before.
     topology = load_network("dgx-h100").topology
