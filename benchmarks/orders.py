@@ -1,12 +1,11 @@
-"""Schedules in the order of their programs: the rule that engines search under, judged.
+"""What programs are expected to take, held against what they take: the order of schedules.
 
-Does it put schedules in that order?
-
-On every machine, collective and size all classical algorithms are schedules on the network that
-engines search on (:func:`taccl.apps.inputs.charged`), and programs that are replayed with the
-measured costs: in the same protocol and one instance (*plain*), and as they are scored, in the best
-protocol and number of instances (*scored*). A pair of schedules is in order where the one that ends
-earlier has the program that takes less; programs that differ by less than a thousandth are equal.
+On every machine, collective and size all classical algorithms are schedules, whose programs are
+expected to take so long (:func:`taccl.replay.expected.expected_time`), and programs that are
+replayed with the measured costs: in the same protocol and one instance (*plain*), and as they are
+scored, in the best protocol and number of instances (*scored*). A pair of schedules is in order
+where the one that is expected to take less has the program that does; programs that differ by less
+than a thousandth are equal. Beside it is what the makespans of the schedules tell.
 """
 
 import sys
@@ -18,7 +17,7 @@ from benchmarks.sections import replace_section
 from benchmarks.truth import PAGE
 from taccl.apps import Target, load_network
 from taccl.apps.inputs import MachineOptions, charged
-from taccl.apps.programs import lowering_of
+from taccl.apps.programs import Scorer, lowering_of
 from taccl.collectives import build_collective
 from taccl.errors import LoweringError
 from taccl.model.problem import problem_of
@@ -33,7 +32,10 @@ EQUAL = 0.001
 """By what part the times of programs may differ that count as equal."""
 
 Times = tuple[Time, ...]
-"""Of a schedule, of its plain program, and of the one that is scored."""
+"""Of a schedule its makespan, and what its plain and its scored program should take, and take."""
+
+MAKESPAN, PLAIN, SCORED, REPLAYED = 0, 1, 2, 2
+"""Places of times; those that are replayed follow what is expected."""
 
 
 def candidates(machine: str, nodes: int, name: str, size: int) -> Iterator[Times]:
@@ -52,47 +54,55 @@ def candidates(machine: str, nodes: int, name: str, size: int) -> Iterator[Times
     for algorithm in CLASSICAL:
         problem = problem_of(topology, collective, size)
         for schedule in classical_schedules(problem, algorithm, batch=True):
-            plain = replace(target, protocol=own)
-            scored = replace(target, instances=None)
+            wanted = (replace(target, protocol=own), replace(target, instances=None))
+            expected = [Scorer(each, size, print).expects(schedule) for each in wanted]
             try:
                 times = [
-                    lowering_of(schedule, wanted, size, algorithm).settled().best[1]
-                    for wanted in (plain, scored)
+                    lowering_of(schedule, each, size, algorithm).settled().best[1]
+                    for each in wanted
                 ]
             except LoweringError:
                 continue
-            yield schedule.makespan, *times
+            yield schedule.makespan, *expected, *times
 
 
-def in_order(found: Sequence[Times], place: int) -> tuple[int, int]:
-    """Return how many pairs are in order, and how many differ; ``place`` 1: plain, 2: scored."""
+def in_order(found: Sequence[Times], told: int, place: int) -> tuple[int, int]:
+    """Return how many pairs are in order, and how many differ.
+
+    ``told`` is the place of what tells the order, ``place`` PLAIN or SCORED.
+    """
     right = pairs = 0
     for one, other in combinations(found, 2):
-        if abs(one[place] - other[place]) <= EQUAL * max(one[place], other[place]):
+        first, second = one[place + REPLAYED], other[place + REPLAYED]
+        if abs(first - second) <= EQUAL * max(first, second):
             continue
         pairs += 1
-        right += (one[0] - other[0]) * (one[place] - other[place]) > 0
+        right += (one[told] - other[told]) * (first - second) > 0
     return right, pairs
+
+
+WAYS = ((PLAIN, PLAIN), (SCORED, SCORED), (MAKESPAN, PLAIN), (MAKESPAN, SCORED))
+"""What tells the order of which programs."""
 
 
 def main() -> int:
     """Print a line a cell, and how many pairs are in order; ``--write`` puts it into the docs."""
-    total = [0, 0, 0, 0]
+    total = [(0, 0)] * len(WAYS)
     cells = list(product(MACHINES, COLLECTIVES, SIZES))
     for (machine, nodes), name, size in cells:
         found = list(candidates(machine, nodes, name, size))
-        counts = [*in_order(found, 1), *in_order(found, 2)]
-        total = [a + b for a, b in zip(total, counts, strict=True)]
-        plain, plain_all, scored, scored_all = counts
+        counts = [in_order(found, *way) for way in WAYS]
+        total = [(a + c, b + d) for (a, b), (c, d) in zip(total, counts, strict=True)]
+        (plain, plain_all), (scored, scored_all), *_ = counts
         print(f"{machine} x {nodes} {name} {format_size(size):>10}: plain {plain} of {plain_all},"
               f" scored {scored} of {scored_all}", flush=True)  # fmt: skip
-    parts = [f"{right} of {pairs} ({right / pairs:.0%})" for right, pairs in
-             zip(total[::2], total[1::2], strict=True)]  # fmt: skip
+    parts = [f"{right} of {pairs} ({right / pairs:.1%})" for right, pairs in total]
     text = (
         f"Made by `python -m benchmarks.orders`: in {len(cells)} cells (five machines, two"
         " collectives, 4 KiB to 64 MiB) the schedules of all classical algorithms are in the order"
-        f" of their plain programs in {parts[0]} pairs, and of the programs that are scored, in"
-        f" other protocols and instances, in {parts[1]}.\n"
+        f" of their programs in {parts[1]} pairs by what these are expected to take, in the best"
+        f" protocol and number of instances, and in {parts[0]} in one protocol and one instance; by"
+        f" their makespans in {parts[3]} and {parts[2]}.\n"
     )
     print(text)
     if "--write" in sys.argv[1:]:

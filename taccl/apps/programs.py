@@ -44,6 +44,7 @@ from taccl.msccl.program import RECEIVES, Op, Program
 from taccl.msccl.run import MAX_WORK, Safe, largest_safe_size, safe_size, work_of
 from taccl.msccl.runtimes import RUNTIMES, Runtime
 from taccl.replay.cost import ReplayModel, model_of
+from taccl.replay.expected import expected_time
 from taccl.replay.interpreter import Span, replay
 from taccl.replay.timing import Timing, traces
 from taccl.synth.templates.classical import classical_schedules
@@ -254,18 +255,17 @@ class Lowering:
         """
         return self.target.protocols(self.schedule.collective.name, self.schedule.topology)
 
-    def settled(self, *, brief: bool = False) -> "Lowering":
+    def settled(self) -> "Lowering":
         """Return the same for a definite protocol and a definite number of instances.
 
         Of several protocols the one with the shortest replay, flags on the wire counted, is taken.
-        With measured costs both are chosen together, by what first programs take; of these, one is
-        enough where it is to be ``brief``.
+        With measured costs both are chosen together, by what first programs take.
 
         Raises InputError when the protocol that is asked for hangs; LoweringError when no program
         fits the runtime.
         """
         if self.target.measured:
-            return self._as_measured(brief=brief) if self.made is None else self
+            return self._as_measured() if self.made is None else self
         chosen = self._with_instances()
         if len(self.protocols) > 1:
             target = replace(chosen.target, protocol=self.protocols[0])
@@ -290,14 +290,14 @@ class Lowering:
         )
         return self.best[1] if trace.time is None else trace.time
 
-    def _as_measured(self, *, brief: bool) -> "Lowering":
+    def _as_measured(self) -> "Lowering":
         """Return the same for the protocol and the instances with which a first program is best.
 
         Steps of first programs are fused, where the runtime has such steps, or are not, and what is
         added to a place is added by one threadblock, or several. Those are tried first whose
-        busiest edge and threadblock take least, until they alone take longer than the best;
-        ``brief``: of each kind one. Of protocols whose first programs are nearly as fast, the one
-        that wins by the order of its sends is taken.
+        busiest edge and threadblock take least, until they alone take longer than the best. Of
+        protocols whose first programs are nearly as fast, the one that wins by the order of its
+        sends is taken.
         """
         chunks = self.schedule.collective.chunks_in_size
         elements = self.size // self.target.divisor(chunks)
@@ -319,7 +319,7 @@ class Lowering:
             if one is not None:
                 break
         else:
-            return replace(chosen, over=lambda: True) if brief else chosen  # its variants may fit
+            return chosen  # its variants may fit
         ways: list[tuple[float, int, int, str, _Kind]] = []
         for name in self.protocols:
             timing = Timing(replace(one, protocol=name), self.schedule.topology, target.model)
@@ -340,9 +340,7 @@ class Lowering:
                 break
             found = tried[name, kind]
             best = min(found, key=lambda count: found[count], default=copies)
-            if (found and brief) or any(
-                min(copies, best) < count < max(copies, best) for count in found
-            ):
+            if any(min(copies, best) < count < max(copies, best) for count in found):
                 continue  # the wrong way from the best of its kind
             wanted = replace(self, target=replace(target, instances=copies, protocol=name))
             if (copies, kind, name in opens) not in made:
@@ -356,7 +354,7 @@ class Lowering:
             found[copies] = time * (1 + WORTH_DOUBLING * (copies.bit_length() - 1))
             if name not in leaders or found[copies] < leaders[name][0]:
                 own = replace(wanted, made=None, fused=kind.fused, first=(program, time))
-                if brief or (self.enough is not None and time > self.enough):
+                if self.enough is not None and time > self.enough:
                     own = replace(wanted, made=(program, time))
                 leaders[name] = found[copies], own
                 least = min(least, found[copies])
@@ -854,15 +852,15 @@ class Scorer:
         self._save_time(self.best, task)
         return True
 
-    def sound(self, schedule: Schedule) -> Time | None:
-        """Return what a first program of a schedule takes with measured costs; None: no program."""
-        if self.target is None or len(schedule.fans):
-            return None
-        task = lowering_of(schedule, self.target, self.size, "sound")
-        try:
-            return task.settled(brief=True).best[1]
-        except LoweringError:
-            return None
+    def expects(self, schedule: Schedule) -> Time:
+        """Return the picoseconds that the best program of a schedule is expected to take."""
+        target = self.target
+        if target is None or not target.measured:
+            return schedule.makespan
+        protocols = target.protocols(schedule.collective.name, schedule.topology)
+        return expected_time(
+            schedule, target.model, protocols, target.max_threadblocks, target.instances
+        )
 
     def lowering(self, schedule: Schedule, engine: str) -> Lowering | None:
         """Return the task of lowering a schedule, already done for the one that scored best.

@@ -50,7 +50,6 @@ from taccl.synth.templates.classical import CLASSICAL
 from taccl.timing.deadline import Deadline, Either, TimeUp, forget, kept
 from taccl.topology.graph import LogicalTopology, whole
 from taccl.topology.symmetry import make_group
-from taccl.units import Time
 from taccl.verify import require_valid
 
 CHUNK_COUNTS = (1, 2, 4)
@@ -62,17 +61,14 @@ ROUNDS = (8, 16, 32)
 MOST = 8
 """Chunk counts up to which the one with the least bound is looked for."""
 
-SOUNDED = 0.3
-"""Share of the time, at most, for programs that say which algorithms to try first."""
-
 QUICK = 3000
 """Messages whose program is made and judged in about a second."""
 
 ITERATION = 1 << 22
 """Bytes of a message in an iteration of a program, about."""
 
-NEAR = Fraction(4, 3)
-"""Times the fastest of these, up to which an algorithm is tried before the engines."""
+NEAR = Fraction(3, 2)
+"""Times what the fastest is expected to take, up to which others are tried before the engines."""
 
 SOME_LINKS = 64
 """Links whose median stands for all."""
@@ -266,7 +262,7 @@ def _open(request: Request, collective: Collective, scorer: Scorer, count: int) 
     """Have something in so many chunks scored and judged before the first bound is proved.
 
     Returns the algorithms to try, those first whose schedules are known to end first; with measured
-    costs, those whose programs are, and not those that take much longer.
+    costs, those whose programs are expected to, and not those that would take much longer.
     """
     logical = request.logical
     cut = _cut(request, collective, count)
@@ -295,15 +291,9 @@ def _open(request: Request, collective: Collective, scorer: Scorer, count: int) 
     ranking = {name: schedule for name, schedule in made if name in CLASSICAL}
     if not (request.measured and request.engine == "auto"):
         return list(ranking)
-    # Slices and threadblocks decide, of which schedules know nothing.
-    clock, times = scorer.clock.share(SOUNDED), dict[str, Time]()
-    for name, schedule in ranking.items():
-        time = None if clock.over else scorer.sound(schedule)
-        if time is not None:
-            times[name] = time
+    times = {name: scorer.expects(schedule) for name, schedule in ranking.items()}
     most = NEAR * min(times.values(), default=0)
-    near = [name for name in sorted(times, key=lambda name: times[name]) if times[name] <= most]
-    return [*near, *(name for name in ranking if name not in times)]
+    return [name for name in sorted(times, key=lambda name: times[name]) if times[name] <= most]
 
 
 def _search(request: Request, collective: Collective, scorer: Scorer, found: list[Attempt]) -> None:
@@ -600,6 +590,7 @@ def _options(request: Request, problem: Problem, scorer: Scorer) -> Options:
         rounds=(*request.steps, request.chunks or 1) if request.steps else None,
         score=scorer.score,
         refusal=scorer.refusal,
+        expects=scorer.expects,
         starts=scorer.starts,
         stop=Either(request.stop, scorer.clock.passed),
         report=request.report,

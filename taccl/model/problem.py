@@ -133,6 +133,7 @@ class Options:
     `score`: what a schedule really costs (the replay of its program), in picoseconds; None when it
     can't be lowered. The portfolio chooses by it.
     `refusal`: why a schedule has no score.
+    `expects`: what a schedule is expected to cost before it has a score, in picoseconds.
     `rounds`: steps, rounds and chunks, for engine ``exact`` to answer SCCL's question instead.
     `known`: schedules of this problem that were found before, the best first: where to start from.
     `starts`: called with the name of an engine before it runs.
@@ -149,6 +150,7 @@ class Options:
     fixed_floors: Mapping[str, Time] = field(default_factory=lambda: MappingProxyType({}))
     score: "Callable[[Schedule], Time | None] | None" = None
     refusal: "Callable[[Schedule], str | None]" = lambda _schedule: None
+    expects: "Callable[[Schedule], Time]" = lambda schedule: schedule.makespan
     rounds: tuple[int, int, int] | None = None
     known: "tuple[Schedule, ...]" = ()
     starts: Callable[[str], None] = lambda _name: None

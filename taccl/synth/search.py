@@ -47,13 +47,13 @@ RESERVE = 0.15
 
 
 HOPELESS = Fraction(3, 2)
-"""Times the best score: a classical schedule that alone takes longer is not lowered."""
+"""Times the best score: a classical schedule is not lowered that is expected to take longer."""
 
-FIRST = 0.1
-"""Of the time limit, for the classical algorithms before the engines; the rest come after them."""
+FIRST, SLICED_FIRST = 0.1, 0.35
+"""Of the time limit, for the classical algorithms before the engines; the rest come after them.
 
-SLICED_HOPELESS, SLICED_FIRST = Fraction(5, 2), 0.35
-"""The same where programs pass on slices of a message, of which schedules know nothing."""
+The second is for programs that pass on slices of a message, of which schedules know nothing.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,12 +270,18 @@ class Search:
     @property
     def over(self) -> bool:
         """Tell whether what is found is good enough, or there is no time for more."""
+        best = self.best
+        return self.spent or (best is not None and is_enough(best.time or 0, self.series.floor))
+
+    @property
+    def spent(self) -> bool:
+        """Tell whether there is no time for more, or nothing is better than what is found."""
         if self.clock.stop.is_set() and any(one.result is not None for one in self.found):
             return True
         best = self.best
         if best is None:
             return False
-        return is_enough(best.time or 0, self.series.floor) or self.clock.left <= self.reserve
+        return (best.time or 0) <= self.series.floor or self.clock.left <= self.reserve
 
     @property
     def spare(self) -> float:
@@ -328,10 +334,10 @@ def portfolio(search: Search) -> list[Attempt]:
             if search.over:
                 return search.found
     first, share = classical, FIRST
-    if search.series.sliced and search.ranking:
+    if near := search.series.sliced and bool(search.ranking):
         share = SLICED_FIRST
         first = {name: classical.pop(name) for name in search.ranking if name in classical}
-    _advance(search, first, share, more=bool(SEARCHES))
+    _advance(search, first, share, more=bool(SEARCHES), near=near)
     if search.clock.counted is None:
         _take_turns(search)
     else:
@@ -439,14 +445,20 @@ def _fitting(search: Search, name: str) -> Engine:
 
 
 def _advance(
-    search: Search, lanes: dict[str, Iterator[Attempt]], share: float, *, more: bool = False
-) -> None:
-    """Take attempts from all series in turn, until the time, or what is found, ends it."""
+    search: Search, lanes: dict[str, Iterator[Attempt]], share: float, *, more: bool = False,
+    near: bool = False,
+) -> None:  # fmt: skip
+    """Take attempts from all series in turn, until the time, or what is found, ends it.
+
+    Of those that are expected to be nearly as fast as one another (a `near` series) one that is
+    close to the bound ends none: they take little time, and which is first is chance.
+    """
     clock = search.clock.share(share)
     while lanes:
         for name, lane in tuple(lanes.items()):
             late = clock.over
-            if search.over or (late and (search.best or (more and not search.clock.over))):
+            is_over = search.over and (search.spent or late or not near)
+            if is_over or (late and (search.best or (more and not search.clock.over))):
                 return
             attempt = next(lane, None)
             if attempt is None:
@@ -471,8 +483,7 @@ def _promising(search: Search, count: int, seconds: float) -> tuple[Problem, Opt
     @cache
     def is_hopeless(schedule: Schedule) -> bool:
         known = search.opened if search.best is None else search.best.time
-        most = SLICED_HOPELESS if sliced else HOPELESS
-        is_late = known is not None and schedule.makespan > most * known
+        is_late = known is not None and options.expects(schedule) > HOPELESS * known
         return is_late or (not sliced and any(time < schedule.makespan for time in scores))
 
     def promising(schedule: Schedule) -> Time | None:
@@ -482,7 +493,7 @@ def _promising(search: Search, count: int, seconds: float) -> tuple[Problem, Opt
 
     def refusal(schedule: Schedule) -> str | None:
         if is_hopeless(schedule):
-            return "not replayed: the schedule alone takes much longer than the best"
+            return "not replayed: it is expected to take much longer than the best"
         return options.refusal(schedule)
 
     return problem, replace(options, score=promising, refusal=refusal)

@@ -405,6 +405,22 @@ class Topology:
             made.__dict__["arcs"] = self.arcs.with_costs(made)
         return made
 
+    def with_connections(self, beta: Fraction) -> "Topology":
+        """Return the same network whose links are resources, too: `beta` picoseconds a byte each.
+
+        Every link has an edge more, of which it is the only one. The result is for timing alone:
+        its links are not those that its edges would give.
+        """
+        links, known = self.links, len(self.edges)
+        own = range(known, known + len(links))
+        ends = zip(own, links.src.tolist(), links.dst.tolist(), strict=True)
+        edges = (
+            Edge(one, src, dst, 0, 0, beta, f"connection {src}-{dst}") for one, src, dst in ends
+        )
+        made = replace(self, edges=(*self.edges, *edges))
+        made.__dict__["links"] = links.with_own_edges(own, beta)
+        return made
+
 
 @dataclass(frozen=True, eq=False)
 class LogicalTopology:

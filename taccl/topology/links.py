@@ -7,7 +7,7 @@ made, are the shortest paths from or to such a switch, through none of them.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -85,6 +85,18 @@ class LinkTable:
     def max_beta(self, link: int) -> Fraction:
         """Return the largest beta on a link, in ps for each byte (0 when it is free)."""
         return max((self.betas[edge] for edge in self.edges_of(link)), default=Fraction(0))
+
+    def with_own_edges(self, edges: Sequence[int], beta: Fraction) -> "LinkTable":
+        """Return the same links, each of which crosses one more: `edges` has it for every link.
+
+        They are numbered after all others, and have a `beta` in picoseconds a byte.
+        """
+        count = len(self)
+        return replace(
+            self, edge_start=self.edge_start + np.arange(count + 1),
+            edge_ids=np.insert(self.edge_ids, self.edge_start[1:], edges).astype(np.int32),
+            betas=(*self.betas, *(beta,) * count),
+        )  # fmt: skip
 
     def with_costs(self, topology: "Topology") -> "LinkTable":
         """Return the same links at the alphas, overheads and betas of a topology's edges."""
