@@ -32,7 +32,7 @@ import numpy as np
 
 from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import InputError, LoweringError, ScheduleError
-from taccl.lowering.blocks import ways_needed
+from taccl.lowering.blocks import SUMS, ways_needed
 from taccl.lowering.dependencies import ORDERS
 from taccl.lowering.draft import Draft
 from taccl.lowering.lower import Lowered, LowerOptions, TooManyError, draft_of, finish, modes_served
@@ -193,10 +193,10 @@ class Target:
 
 
 class _Kind(NamedTuple):
-    """Whether steps are `fused`, and one threadblock adds all to a place: `gathered`."""
+    """Whether steps are `fused`, and which threadblocks add: `sums`, one of SUMS."""
 
     fused: bool
-    gathered: bool
+    sums: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,7 +307,8 @@ class Lowering:
         chosen, least = replace(self, target=target, made=None), math.inf
         leaders: dict[str, tuple[float, Lowering]] = {}
         reduces = self.schedule.collective.reduces
-        all_kinds = ((True, reduces), (False, reduces), (False, False))[: 2 + reduces]
+        together = "together" if reduces else "apart"
+        all_kinds = ((True, together), (False, together), (False, "apart"))[: 2 + reduces]
         kinds = [_Kind(*each) for each in all_kinds if not each[0] or self.limits.ops >= FUSED]
         hasty = self.over()
         kinds = kinds[-1:] if hasty else kinds
@@ -379,7 +380,7 @@ class Lowering:
         """Return a program of a ``kind`` whose sends keep no order; None: it does not fit."""
         options = replace(
             self.options_for(self.target.protocol), order=self.target.orders[0],
-            fused=FUSED if kind.fused else frozenset(), gathered=kind.gathered,
+            fused=FUSED if kind.fused else frozenset(), sums=kind.sums,
         )  # fmt: skip
         try:
             return finish(draft_of(self.schedule, options), options).program
@@ -530,9 +531,9 @@ def best_variant(task: Lowering) -> Variant | None:
     crowded = bool(ways_needed(draft.messages, draft.lanes, slots))
     orders = list(product(task.target.orders, (None, slots)[: 1 + crowded]))
     if task.fused:
-        reduces = draft.schedule.collective.reduces
+        sums = "together" if draft.schedule.collective.reduces else "apart"
         found, _ = _all_made(task, draft, (
-            replace(options, order=order, slots=count, fused=FUSED, gathered=reduces)
+            replace(options, order=order, slots=count, fused=FUSED, sums=sums)
             for order, count in orders
         ))  # fmt: skip
         for variant in sorted(found, key=lambda variant: variant.cost):
@@ -554,8 +555,8 @@ def best_variant(task: Lowering) -> Variant | None:
         best = min(_held_back(task, draft, found), key=lambda variant: variant.cost)
     if task.target.measured and draft.schedule.collective.reduces and not task.over():
         # Where flags take time, a sum of many should not wait for one after the other.
-        options = replace(best.options, gathered=True)
-        best = min([*_all_made(task, draft, [options])[0], best], key=lambda variant: variant.cost)
+        others = (replace(best.options, sums=sums) for sums in SUMS[1:])
+        best = min([*_all_made(task, draft, others)[0], best], key=lambda variant: variant.cost)
     return _fused(task, best, draft)
 
 

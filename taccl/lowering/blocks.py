@@ -13,7 +13,7 @@ How far threadblocks are known to be when a move starts (:class:`Clocks`) follow
 order, and messages.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -168,17 +168,32 @@ def assign_blocks(
     return sorted(blocks, key=order)
 
 
-def sums_together(moves: Sequence[Move]) -> list[Move]:
-    """Return the `moves` so that all that is added to a place goes to one threadblock.
+SUMS = ("apart", "together", "spread")
+"""Which threadblocks add what is received: each its own, one all for a place, several in turn."""
 
-    It is the one of the message that is added first; what a move does is not changed.
+
+def sums_by(how: str, moves: Sequence[Move]) -> list[Move]:
+    """Return the `moves` with sums by other threadblocks, `how` is one of SUMS.
+
+    All that is added to a place is added by one of those that receive it: that of the message that
+    is added first or, ``spread``, at the next place of the rank that of the next one. What a move
+    does is not changed.
     """
-    first: dict[tuple[int, Slot | None], int | None] = {}
+    adding: dict[tuple[int, Slot | None], list[int]] = defaultdict(list)
+    for move in moves:
+        if how != "apart" and move.op is Op.REDUCE and move.message is not None:
+            adding[move.rank, move.dst].append(move.message)
+    turns: Counter[int] = Counter()
+    chosen: dict[tuple[int, Slot | None], int] = {}
+    for (rank, place), messages in adding.items():
+        chosen[rank, place] = messages[turns[rank] % len(messages)]
+        turns[rank] += how == "spread"
     return [
-        move._replace(message=first.setdefault((move.rank, move.dst), move.message))
-        if move.op is Op.REDUCE and move.message is not None else move
+        move._replace(message=chosen[move.rank, move.dst])
+        if move.op is Op.REDUCE and (move.rank, move.dst) in chosen and move.message is not None
+        else move
         for move in moves
-    ]  # fmt: skip
+    ]
 
 
 def ways_needed(messages: Sequence[Message], lanes: Sequence[Lane], slots: int) -> dict[Lane, int]:

@@ -49,7 +49,7 @@ from taccl.lowering.blocks import (
     count_connections,
     number_connections,
     pair_ends,
-    sums_together,
+    sums_by,
     ways_needed,
 )
 from taccl.lowering.dependencies import NOTHING_HELD, find_dependences, write_steps
@@ -394,8 +394,8 @@ class LowerOptions:
     `fused`: step types that receive and do something with the value, as far as they may be used.
     `paired`: threadblocks that receive also send to the same peer: half as many, each busy with
     one.
-    `gathered`: one threadblock adds all that is added to a place: it waits for all that is received
-    at once, where threadblocks that add in turn wait for one another.
+    `sums`: which threadblocks add, one of ``SUMS``. One that adds all that is added to a place
+    waits for all that is received at once, where several wait for one another.
     `held`: numbers of messages that are held back, and the times of the schedule after which they
     are to start.
     `slots`: messages that a connection holds: a link that the schedule has more messages on at once
@@ -416,7 +416,7 @@ class LowerOptions:
     order: str = "ports"
     fused: frozenset[Op] = frozenset()
     paired: bool = False
-    gathered: bool = False
+    sums: str = "apart"
     held: Mapping[int, Time] = field(default_factory=lambda: NOTHING_HELD)
     slots: int | None = None
     max_steps: int = 64
@@ -513,8 +513,8 @@ def _fit_blocks(
         made, joins = fuse_sends(draft, connection, options.fused) if options.fused else (draft, {})
         if options.paired:
             joins |= pair_ends(lanes, connection, joins)
-        placed = sums_together(made.moves) if options.gathered else made.moves
-        blocks = assign_blocks(placed, lanes, topology, connection, joins, options.instances)
+        moves = sums_by(options.sums, made.moves)
+        blocks = assign_blocks(moves, lanes, topology, connection, joins, options.instances)
         most = max(Counter(block.rank for block in blocks).values(), default=0) * options.instances
         _hold(THREADBLOCKS, most, options.max_threadblocks, MANY_THREADBLOCKS)
         crowded = _crowded(blocks, [len(block.moves) for block in blocks], options.max_steps)

@@ -75,9 +75,9 @@ class Series:
     sliced: bool = False
 
     def pays(self, scores: Sequence[Time]) -> bool:
-        """Tell whether to go on: of a long series two counts may bring nothing, else one."""
+        """Tell whether to go on: long or sliced, two counts of it may bring nothing, else one."""
         since_best = len(scores) - scores.index(min(scores))
-        return since_best <= (2 if self.long else 1)
+        return since_best <= 1 + (self.long or self.sliced)
 
     def share(self, number: int) -> float:
         """Return how much of the time left the count of a number gets."""
@@ -281,7 +281,7 @@ class Search:
         best = self.best
         if best is None:
             return False
-        return (best.time or 0) <= self.series.floor or self.clock.left <= self.reserve
+        return is_enough(best.time or 0, self.series.floor, 0) or self.clock.left <= self.reserve
 
     @property
     def spare(self) -> float:
@@ -314,9 +314,12 @@ class Search:
                 return
 
 
-def is_enough(time: Time, floor: Time) -> bool:
-    """Tell whether ``time`` is so close to the bound ``floor`` that no more is searched for."""
-    return time <= floor * (1 + ENOUGH)
+def is_enough(time: Time, floor: Time, gap: Fraction | int = ENOUGH) -> bool:
+    """Tell whether ``time`` is so close to the bound ``floor`` that no more is searched for.
+
+    It may be above by a ``gap``, a part of the bound.
+    """
+    return time <= floor * (1 + gap)
 
 
 def portfolio(search: Search) -> list[Attempt]:
@@ -450,12 +453,14 @@ def _advance(
 ) -> None:  # fmt: skip
     """Take attempts from all series in turn, until the time, or what is found, ends it.
 
+    Those that were the best so far come first.
+
     Of those that are expected to be nearly as fast as one another (a `near` series) one that is
     close to the bound ends none: they take little time, and which is first is chance.
     """
-    clock = search.clock.share(share)
+    clock, scores = search.clock.share(share), dict[str, Time]()
     while lanes:
-        for name, lane in tuple(lanes.items()):
+        for name, lane in sorted(lanes.items(), key=lambda one: scores.get(one[0], 0)):
             late = clock.over
             is_over = search.over and (search.spent or late or not near)
             if is_over or (late and (search.best or (more and not search.clock.over))):
@@ -465,6 +470,8 @@ def _advance(
                 del lanes[name]
             else:
                 search.found.append(attempt)
+                if attempt.time is not None:
+                    scores[name] = min(attempt.time, scores.get(name, attempt.time))
 
 
 def _promising(search: Search, count: int, seconds: float) -> tuple[Problem, Options]:

@@ -57,7 +57,7 @@ def test_an_engine_that_never_ends_is_ended_and_what_came_before_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("taccl.synth.search.SEARCHES", {"guided": endless, "exact": endless})
-    monkeypatch.setattr("taccl.synth.search.is_enough", lambda _time, _floor: False)
+    monkeypatch.setattr("taccl.synth.search.is_enough", lambda *_: False)
     found, seconds = timed(lambda: synthesize(asked()))
     assert seconds < 2 * LIMIT + 1
     assert found.ended in ("clock", "bound")
@@ -190,7 +190,7 @@ def test_who_interrupts_what_was_not_judged_is_not_told_to_raise_a_limit(
 
 def test_an_interrupt_ends_what_never_looks_at_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taccl.synth.search.SEARCHES", {"guided": endless})
-    monkeypatch.setattr("taccl.synth.search.is_enough", lambda _time, _floor: False)
+    monkeypatch.setattr("taccl.synth.search.is_enough", lambda *_: False)
     stop = Event()
 
     def interrupt() -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import LoweringError
+from taccl.lowering.blocks import SUMS, sums_by
+from taccl.lowering.draft import Move
 from taccl.lowering.lower import LowerOptions, lower, modes_served
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.interpret import find_root, judge
@@ -382,3 +384,28 @@ def test_the_text_of_a_program_is_golden(name: str, golden: Callable[[str, str],
 def test_reading_what_was_written_gives_the_program(name: str, runtime: str) -> None:
     program = make(SMALL[name])
     assert read_xml(write_xml(program, runtime)) == program
+
+
+def test_sums_of_several_places_are_spread_over_those_who_receive_them() -> None:
+    places = [Slot(Buffer.OUTPUT, place) for place in range(3)]
+    moves = [
+        Move(rank, Op.REDUCE, Slot(Buffer.SCRATCH, 0), place, 1, 10 * rank + message)
+        for rank in range(2) for place in places for message in range(2)
+    ]  # fmt: skip
+    moves.append(Move(0, Op.COPY, places[0], places[1], 1, None))
+    by_rank = {
+        how: [[move.message for move in sums_by(how, moves) if move.rank == rank and move.dst]
+              for rank in range(2)]
+        for how in SUMS
+    }  # fmt: skip
+    assert by_rank["apart"] == [[0, 1, 0, 1, 0, 1, None], [10, 11, 10, 11, 10, 11]]
+    assert by_rank["together"] == [[0, 0, 0, 0, 0, 0, None], [10, 10, 10, 10, 10, 10]]
+    assert by_rank["spread"] == [[0, 0, 1, 1, 0, 0, None], [10, 10, 11, 11, 10, 10]]
+
+
+@pytest.mark.parametrize("how", SUMS)
+def test_who_adds_does_not_change_what_a_program_computes(how: str) -> None:
+    for name, schedule in SMALL.items():
+        if schedule.collective.reduces:
+            program = lower(schedule, LowerOptions(name, sums=how))
+            assert judge(program, "portable", None) == [], name

@@ -363,3 +363,37 @@ def test_where_slices_are_passed_on_only_ranked_algorithms_come_before_the_engin
     assert tuple(engines[:2]) == ranking
     assert engines[2] == next(iter(SEARCHES))
     assert {*CLASSICAL} <= {*engines}
+
+
+def test_close_to_the_bound_those_that_are_expected_to_be_as_fast_are_tried_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded(monkeypatch, slow_ring())
+    tried: dict[int, list[str]] = {}
+    for above in (0, 1):
+        names = list[str]()
+        options = replace(timed(40.0), score=lambda _: 1000 + above, starts=names.append)  # noqa: B023
+        series = replace(broadcasts((1,), options), sliced=True, floor=1000)
+        portfolio.portfolio(Search(series, Deadline.after(40.0), ranking=("chain", "binomial")))
+        tried[above] = names
+    assert tried == {0: ["chain"], 1: ["chain", "binomial"]}
+
+
+def test_the_best_algorithm_so_far_is_the_first_to_try_more_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(portfolio, "SEARCHES", {})
+    tried = list[tuple[str, int]]()
+
+    def score(schedule: Schedule) -> int:
+        return 1000 - 10 * (tried[-1][0] == "binomial") - schedule.collective.chunks_per_rank
+
+    series = broadcasts((1, 2), replace(timed(40.0), score=score))
+
+    def task(count: int, seconds: float) -> tuple[Problem, Options]:
+        problem, options = series.task(count, seconds)
+        return problem, replace(options, starts=lambda name: tried.append((name, count)))
+
+    sliced = replace(series, task=task, sliced=True)
+    portfolio.portfolio(Search(sliced, Deadline.after(40.0), ranking=("chain", "binomial")))
+    assert tried[:4] == [("chain", 1), ("binomial", 1), ("binomial", 2), ("chain", 2)]
