@@ -206,7 +206,8 @@ class Lowering:
     The program is labelled `name`; `made` has the fastest one and its time, where they are known,
     and `over` tells whether time is up. With measured costs, where a first program takes longer
     than `enough`, it is not improved; those with `fused` steps come before those without, and the
-    fastest of the first ones, with its time, is kept as `first`.
+    fastest of the first ones, with its time, is kept as `first`. `drafts` are those that were made,
+    while programs are compared.
     """
 
     schedule: Schedule
@@ -218,6 +219,7 @@ class Lowering:
     enough: Time | None = None
     fused: bool = False
     first: tuple[Program, Time] | None = None
+    drafts: dict[bool, Draft] = field(default_factory=dict)
 
     @property
     def limits(self) -> Runtime:
@@ -383,7 +385,7 @@ class Lowering:
             fused=FUSED if kind.fused else frozenset(), sums=kind.sums,
         )  # fmt: skip
         try:
-            return finish(draft_of(self.schedule, options), options).program
+            return finish(draft_of(self.schedule, options, self.drafts), options).program
         except LoweringError:
             return None
 
@@ -526,7 +528,8 @@ def best_variant(task: Lowering) -> Variant | None:
     the limits: that of the first one that was tried.
     """
     options = task.options_for(task.protocols[0])
-    draft, slots = draft_of(task.schedule, options), task.limits.fifo_slots[options.protocol]
+    draft = draft_of(task.schedule, options, task.drafts)
+    slots = task.limits.fifo_slots[options.protocol]
     # One connection is enough where no link has more messages under way than it holds.
     crowded = bool(ways_needed(draft.messages, draft.lanes, slots))
     orders = list(product(task.target.orders, (None, slots)[: 1 + crowded]))
@@ -950,6 +953,7 @@ class Scorer:
     def _compared(self, task: Lowering) -> Time:
         """Return what the best program takes at the size at which all are compared."""
         program, own = task.best
+        task.drafts.clear()  # it may be kept
         if self.common in (0, task.size):
             return own
         alike = replace(task, size=self.common).replay(program)

@@ -31,6 +31,7 @@ from taccl.errors import InputError, NoScheduleError, OutOfTimeError
 from taccl.model.problem import Bound, Candidate, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
 from taccl.msccl.runtimes import RUNTIMES
+from taccl.replay.cost import measured_costs
 from taccl.synth.search import (
     ENGINES,
     FEW_MESSAGES,
@@ -78,6 +79,12 @@ MOST_PIECES = 128
 
 IN_WAVES, QUARTERS_EARLY = (1, 2, 4, 8), (1, 4, 2, 8)
 """Chunk counts of what all get from all across servers, and these where quarters are LONG."""
+
+ADDING = 8
+"""Instances that there are likely."""
+
+SUMS_SPREAD = (4, 8, 2, 1)
+"""Chunk counts where sums are slow: the more places they are in, the more threadblocks add."""
 
 LONG = 8
 """Times the alpha of a link between servers, at least, that a chunk is on it."""
@@ -460,10 +467,26 @@ def counts_of(
                 counts = QUARTERS_EARLY
     elif long and rooted and not logical.topology.copies_or_adds:
         counts = _pipelined(request, collective.root or 0)
+    if len(counts) > 1 and not long and _sums_are_slow(request, collective):
+        counts = SUMS_SPREAD
     if request.target is not None:
         unit = _least_bytes(request.target, request.size, collective, counts[0]) // counts[0]
         counts = tuple(count for count in counts if count * unit <= request.size)
     return counts, long
+
+
+def _sums_are_slow(request: Request, collective: Collective) -> bool:
+    """Tell whether threadblocks may add more slowly than links carry, and for more than a latency.
+
+    Of one chunk a rank there is one in each instance.
+    """
+    logical = request.logical
+    if not (request.measured and collective.reduces):
+        return False
+    adding = measured_costs(logical.topology).reduce_beta / ADDING
+    links = logical.topology.links
+    fastest = min((links.max_beta(link) for link in islice(logical.links(), SOME_LINKS)), default=0)
+    return adding > fastest and adding * request.size > int(links.alpha.max(initial=0))
 
 
 def _least_bytes(target: Target, size: int, collective: Collective, count: int) -> int:

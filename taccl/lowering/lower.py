@@ -454,8 +454,13 @@ def lower(schedule: Schedule, options: LowerOptions) -> Program:
     return finish(draft_of(schedule, options), options).program
 
 
-def draft_of(schedule: Schedule, options: LowerOptions) -> Draft:
+def draft_of(
+    schedule: Schedule, options: LowerOptions, known: dict[bool, Draft] | None = None
+) -> Draft:
     """Return the draft of ``schedule`` that programs with these ``options`` are made from.
+
+    There is one for all with several instances, and one for those without, if they serve the same
+    modes: those that are ``known``, by whether there are several, are not made again.
 
     Raises LoweringError when no program can serve the modes, or a rank has too many peers for any
     program.
@@ -473,10 +478,12 @@ def draft_of(schedule: Schedule, options: LowerOptions) -> Draft:
     ends = divmod(pairs, topology.num_ranks)
     most = max(int(np.bincount(end).max(initial=0)) for end in ends) * options.instances
     _hold(THREADBLOCKS, most, options.max_threadblocks, MANY_THREADBLOCKS)
-    return make_draft(
-        schedule, in_place=options.in_place, out_of_place=options.out_of_place,
-        singly=options.instances > 1,
-    )  # fmt: skip
+    known, singly = {} if known is None else known, options.instances > 1
+    if singly not in known:
+        known[singly] = make_draft(
+            schedule, in_place=options.in_place, out_of_place=options.out_of_place, singly=singly
+        )
+    return known[singly]
 
 
 def _hold(what: str, value: int, allowed: int, fix: str) -> None:
@@ -638,14 +645,17 @@ def _share(steps: tuple[Step, ...], copy: int, copies: int) -> tuple[Step, ...]:
     """Return steps for one share of their chunks: chunk x becomes x * copies + copy."""
     if copies == 1:
         return steps
+
+    def share(slot: Slot | None) -> Slot | None:
+        if slot is None or slot.offset < 0:
+            return slot
+        return Slot(slot.buffer, slot.offset * copies + copy)
+
     shared = []
     for step in steps:
-        src, dst = (
-            slot
-            and Slot(slot.buffer, slot.offset * copies + copy if slot.offset >= 0 else slot.offset)
-            for slot in (step.src, step.dst)
-        )
         after = step.depends
         after = after and StepRef(after.threadblock * copies + copy, after.step)
-        shared.append(replace(step, src=src, dst=dst, depends=after))
+        shared.append(
+            Step(step.op, share(step.src), share(step.dst), step.count, after, step.posts)
+        )
     return tuple(shared)

@@ -11,6 +11,7 @@ from taccl.apps import Request, Synthesis, Target, load_network, synthesize
 from taccl.apps.comparison import Question, compare
 from taccl.apps.inputs import MachineOptions, charged
 from taccl.apps.programs import lowering_of
+from taccl.apps.synthesis import counts_of
 from taccl.bounds import any_bounds, best
 from taccl.collectives import build_collective
 from taccl.errors import InputError
@@ -28,6 +29,7 @@ from taccl.replay.cost import (
 from taccl.replay.sweep import measured_bounds_of
 from taccl.replay.timing import traces
 from taccl.synth.templates.classical import classical_schedules, textbook_schedule
+from taccl.timing.deadline import Deadline
 from taccl.topology.graph import ProgramCosts, ProtocolCosts, Topology, whole
 from taccl.topology.symmetry import make_group
 from tests.generators import pair, twin2x2
@@ -241,3 +243,17 @@ def test_nccl_runs_its_own_kernels_beside_the_rest() -> None:
     assert ring is not None
     assert doubling is not None
     assert doubling < ring
+
+
+def test_where_threadblocks_add_more_slowly_than_links_carry_many_chunks_come_first() -> None:
+    def first(machine: str, collective: str, size: int) -> int:
+        logical = load_network(machine, MachineOptions(nodes=2))
+        request = Request(logical, collective, size, target=Target("executor"), measured=True)
+        built = build_collective(collective, logical.topology.num_ranks, 1)
+        return counts_of(request, built, Deadline.after(10.0))[0][0]
+
+    large = 1 << 26
+    assert first("dgx-a100", "allreduce", large) == 4
+    assert first("dgx-a100", "allgather", large) == 1, "nothing is added"
+    assert first("dgx-a100", "allreduce", 1 << 10) == 1, "sums take less than a latency"
+    assert first("dgx-h100", "allreduce", large) == 1, "threadblocks add faster"
