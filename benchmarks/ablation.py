@@ -27,10 +27,12 @@ from taccl.apps.programs import Target, lowering_of
 from taccl.errors import TacclError
 from taccl.model.problem import Options
 from taccl.model.routes import Arcs
+from taccl.model.schedule import Schedule
 from taccl.synth.flow.engine import Limits
 from taccl.synth.list_scheduler import load_of
 from taccl.synth.plan import Adjacency
 from taccl.synth.search import solve
+from taccl.units import Time
 from tests.generators import random_problem
 
 MORE = (
@@ -50,6 +52,9 @@ MORE = (
     "torus2d:4x4 alltoall --size 16MB --batch none --engine flow --runtime none",
     "ring:20 alltoall --size 20MB --batch none --engine flow --runtime none",
     "dgx-h100 allgather --size 64MB --engine double-ring --profile measured",
+    "mi300x allreduce --size 64KB --engine all-pairs --chunks 2 --profile measured",
+    "dgx-a100 allreduce --nodes 2 --engine auto --size 1MB --profile measured",
+    "mi300x allreduce --engine auto --size 1MB --profile measured",
     "leaf-spine alltoall --engine guided --size 1KB",
     "dragonfly allgather --engine guided --size 1KB",
     "dragonfly allreduce --engine guided --size 1KB",
@@ -124,6 +129,11 @@ def _empty(*_: object, **__: object) -> tuple[()]:
 def _second(_first: object, second: object, *_: object, **__: object) -> object:
     """Return the second argument as it is."""
     return second
+
+
+def _makespan(schedule: Schedule, *_: object) -> Time:
+    """Return the makespan of a schedule."""
+    return schedule.makespan
 
 
 def _without(kind: str) -> Changed:
@@ -230,6 +240,19 @@ MECHANISMS = (
     Mechanism("holding messages back", {PROGRAMS + "MAX_ROUNDS": 0}, ANY, problems=ON_ALL),
     Mechanism("fused steps", {PROGRAMS + "_fused": _second}, ANY),
     Mechanism("orders of sends", {PROGRAMS + "ORDERS": Changed(_one)}, ANY),
+    Mechanism("sums spread", {PROGRAMS + "SUMS": ("apart", "together")}, ("--chunks 2 --profile measured",)),
+    Mechanism(
+        "many chunks for slow sums",
+        {"taccl.apps.synthesis._sums_are_slow": _none},
+        ("engine auto --size 1MB --profile measured",),
+        heavy=True,
+    ),
+    Mechanism(
+        "times expected of programs",
+        {PROGRAMS + "expected_time": _makespan},
+        ("engine auto --size 1MB --profile measured",),
+        heavy=True,
+    ),
     Mechanism(
         "instances",
         {PROGRAMS + "COPIES": (), PROGRAMS + "MEASURED_COPIES": (1,)},

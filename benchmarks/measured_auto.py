@@ -106,7 +106,9 @@ def cells(seconds: float, folder: Path, only: str) -> Iterator[Cell]:
                 "files": least(theirs, topology, found.size),
             }
             known = {what: time for what, time in others.items() if time is not None}
-            expected = fastest(machine_of(topology), collective, found.size)
+            # NCCL has no constants of AMD's GPUs: those of NVIDIA's would stand for them.
+            is_known = not (topology.gpu or "").startswith("mi")
+            expected = fastest(machine_of(topology), collective, found.size) if is_known else None
             if expected is not None:
                 known["NCCL's formula"] = expected.time
             label = name if nodes == 1 else f"{name} x {nodes}"
