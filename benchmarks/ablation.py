@@ -240,7 +240,11 @@ MECHANISMS = (
     Mechanism("holding messages back", {PROGRAMS + "MAX_ROUNDS": 0}, ANY, problems=ON_ALL),
     Mechanism("fused steps", {PROGRAMS + "_fused": _second}, ANY),
     Mechanism("orders of sends", {PROGRAMS + "ORDERS": Changed(_one)}, ANY),
-    Mechanism("sums spread", {PROGRAMS + "SUMS": ("apart", "together")}, ("--chunks 2 --profile measured",)),
+    Mechanism(
+        "sums spread",
+        {PROGRAMS + "SUMS": ("apart", "together")},
+        ("--chunks 2 --profile measured",),
+    ),
     Mechanism(
         "many chunks for slow sums",
         {"taccl.apps.synthesis._sums_are_slow": _none},
