@@ -52,7 +52,7 @@ MORE = (
     "torus2d:4x4 alltoall --size 16MB --batch none --engine flow --runtime none",
     "ring:20 alltoall --size 20MB --batch none --engine flow --runtime none",
     "dgx-h100 allgather --size 64MB --engine double-ring --profile measured",
-    "mi300x allreduce --size 64KB --engine all-pairs --chunks 2 --profile measured",
+    "mi300x allreduce --size 64KB --engine all-pairs --chunks 2 --profile measured --runtime rccl",
     "dgx-a100 allreduce --nodes 2 --engine auto --size 1MB --profile measured",
     "mi300x allreduce --engine auto --size 1MB --profile measured",
     "leaf-spine alltoall --engine guided --size 1KB",
@@ -240,11 +240,7 @@ MECHANISMS = (
     Mechanism("holding messages back", {PROGRAMS + "MAX_ROUNDS": 0}, ANY, problems=ON_ALL),
     Mechanism("fused steps", {PROGRAMS + "_fused": _second}, ANY),
     Mechanism("orders of sends", {PROGRAMS + "ORDERS": Changed(_one)}, ANY),
-    Mechanism(
-        "sums spread",
-        {PROGRAMS + "SUMS": ("apart", "together")},
-        ("--chunks 2 --profile measured",),
-    ),
+    Mechanism("sums spread", {PROGRAMS + "SUMS": ("apart", "together")}, ("--runtime rccl",)),
     Mechanism(
         "many chunks for slow sums",
         {"taccl.apps.synthesis._sums_are_slow": _none},
