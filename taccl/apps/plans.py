@@ -22,6 +22,7 @@ from taccl.lowering.plans import (
     asks,
     fan_plan,
     guards_of,
+    rejoined,
     short_starts,
     unjudged_plan,
 )
@@ -184,6 +185,7 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
 
     Raises LoweringError when no plan of the program is right.
     """
+    program = rejoined(program, topology)
     chunk = wanted.size // program.chunks_per_loop
     servers = tuple(topology.server_of)
     plain = PlanOptions(servers, in_place, version=wanted.version)

@@ -41,7 +41,17 @@ import numpy as np
 from taccl.errors import LoweringError
 from taccl.model.schedule import Schedule
 from taccl.msccl.expected import Cell, Mode, mode_of
-from taccl.msccl.program import Buffer, Op, Program, Slot, Step, errors_of
+from taccl.msccl.program import (
+    Buffer,
+    Gpu,
+    Op,
+    Program,
+    Slot,
+    Step,
+    StepRef,
+    Threadblock,
+    errors_of,
+)
 from taccl.msccl.run import Run, maximal_run, places
 from taccl.mscclpp.interpret import Place, Race, judge_plan, races_of, run_findings
 from taccl.mscclpp.plan import (
@@ -63,6 +73,7 @@ from taccl.mscclpp.plan import (
     Side,
     Tbg,
 )
+from taccl.topology.graph import Topology
 
 ATTEMPTS = 30
 """How often guards are added until a plan is given up."""
@@ -274,6 +285,77 @@ def short_starts(program: Program, messages: AbstractSet[int], parts: int) -> Pr
     )  # fmt: skip
 
 
+def rejoined(program: Program, topology: Topology) -> Program:
+    """Return a program where threadblocks that go on with others' messages are one with those.
+
+    `program`: any XML program: its runtimes bound the steps of a threadblock.
+    `topology`: its machine; inside a server nothing changes.
+
+    Transfers of two ports take turns, even if the second waits until the first has sent all it has:
+    in a plan that is when the last transfer has been asked for.
+    """
+    receives = {
+        (block.recv_from, rank, block.channel)
+        for rank, block in program.blocks() if block.send_to is None
+    }  # fmt: skip
+    # Connections that go on, and the channel of the first of those that they go on from.
+    began: dict[Ends, int] = {}
+    for gpu in program.gpus:
+        sends = {
+            block.id: (gpu.rank, block.send_to, block.channel)
+            for block in gpu.threadblocks
+            if block.send_to is not None and block.recv_from is None
+            and topology.server_of[gpu.rank] != topology.server_of[block.send_to]
+            and len(topology.links_between(gpu.rank, block.send_to)) == 1
+            and (gpu.rank, block.send_to, block.channel) in receives
+        }  # fmt: skip
+        ended = set[Ends]()
+        for number, ends in sorted(sends.items(), key=lambda own: own[1]):
+            for step in gpu.threadblocks[number].steps:
+                ref = step.depends
+                before = sends.get(ref.threadblock) if ref is not None else None
+                if (
+                    ref is not None and before is not None and before[1] == ends[1]
+                    and before[2] < ends[2] and before not in ended
+                    and ref.step == len(gpu.threadblocks[ref.threadblock].steps) - 1
+                ):  # fmt: skip
+                    began[ends] = began.get(before, before[2])
+                    ended.add(before)
+                if step.op is not Op.NOP:
+                    break
+    joined = replace(program, gpus=tuple(_rejoined(gpu, began) for gpu in program.gpus))
+    return program if not began or maximal_run(joined).stuck else joined
+
+
+def _rejoined(gpu: Gpu, began: Mapping[Ends, int]) -> Gpu:
+    """Return a rank whose threadblocks go on with those of the channels that they `began` on."""
+    lists: dict[object, list[Threadblock]] = {}
+    for block in sorted(gpu.threadblocks, key=lambda block: block.channel):
+        key: object = block.id
+        if block.send_to is not None and block.recv_from is None:
+            ends = gpu.rank, block.send_to, block.channel
+            key = *ends[:2], began.get(ends, block.channel)
+        elif block.recv_from is not None and block.send_to is None:
+            ends = block.recv_from, gpu.rank, block.channel
+            key = *ends[:2], began.get(ends, block.channel)
+        lists.setdefault(key, []).append(block)
+    where = {
+        block.id: (number, sum(len(one.steps) for one in own[: own.index(block)]))
+        for number, own in enumerate(lists.values()) for block in own
+    }  # fmt: skip
+
+    def moved(step: Step) -> Step:
+        if step.depends is None:
+            return step
+        block, first = where[step.depends.threadblock]
+        return replace(step, depends=StepRef(block, first + step.depends.step))
+
+    return replace(gpu, threadblocks=tuple(
+        replace(own[0], id=number, steps=tuple(moved(step) for one in own for step in one.steps))
+        for number, own in enumerate(lists.values())
+    ))  # fmt: skip
+
+
 def _ended(program: Program) -> Run:
     run = maximal_run(program)
     if run.stuck:
@@ -463,6 +545,7 @@ class _Writer:
             greeting = [Draft("rlxwait", over=outbound)] if outbound in self.guards.greeted else []
             answers = 0
             for step in block.steps:
+                ops += self._arrival(number, inbound)
                 if number in before:
                     ops += _ordering("sem_acquire", before[number])
                 if step.sends and not self.options.packets and number not in self.options.early:
@@ -502,6 +585,16 @@ class _Writer:
                     after[released].append(pair)
         return before, after
 
+    def _arrival(self, number: int, inbound: Ends | None) -> list[Draft]:
+        """Return what waits for the message of a step, and answers it.
+
+        Whoever hears that a transfer is over need not wait for others of the receiver's.
+        """
+        if not self.steps[number].receives or self.options.packets:
+            return []
+        answers = self.run.sender.get(number, -1) in self.guards.answered
+        return [Draft("wait", over=inbound), *([Draft("signal", over=inbound)] if answers else [])]
+
     def _step(
         self, number: int, rank: int, inbound: Ends | None, outbound: Ends | None
     ) -> list[Draft]:
@@ -519,11 +612,7 @@ class _Writer:
             return [] if same else [Draft("copy", (source,), (target,))]
         if step.op is Op.REDUCE and source is not None and target is not None:
             return [Draft("re", (source, target), (target,))]
-        ops = []
-        if step.receives and not self.options.packets:
-            ops.append(Draft("wait", over=inbound))
-            if sender in self.guards.answered:
-                ops.append(Draft("signal", over=inbound))
+        ops = list[Draft]()
         # That a message has been read is said as soon as it has.
         read = [Draft("signal", over=inbound)] if sender in self.guards.returned else []
         if came is None or inbound is None:
@@ -550,7 +639,7 @@ class _Writer:
                 (source or came, came), kept, number, (inbound, outbound), sender
             )
             at_once = first.name == "re" and kept != came
-            return [*ops, first, *(read if at_once else []), *sent, *([] if at_once else read)]
+            return [first, *(read if at_once else []), *sent, *([] if at_once else read)]
         if goes is not None and outbound is not None and value is not None:
             ops += self._send(value, goes, outbound, number)
         return ops + read

@@ -10,8 +10,9 @@ import pytest
 import taccl
 from taccl.apps.inputs import load_machine
 from taccl.apps.plans import MOST_BLOCKS, Wanted, best_plan, hurried_messages
+from taccl.collectives import build_collective
 from taccl.errors import LoweringError
-from taccl.lowering.plans import PlanOptions, plan_of
+from taccl.lowering.plans import PlanOptions, plan_of, rejoined
 from taccl.msccl.program import Op, Program, Severity, errors_of
 from taccl.mscclpp.interpret import judge_plan, judge_text
 from taccl.mscclpp.plan import MAX_OPS, MAX_SEMAPHORES, Plan, PlanOp
@@ -19,7 +20,16 @@ from taccl.mscclpp.text import read_plan, write_plan
 from taccl.replay.cost import model_of
 from taccl.replay.plans import replay_plan
 from taccl.replay.timing import traces
-from tests.msccl.builders import hub, make, mesh, pairs_schedule, ring_schedule, small_schedules
+from tests.msccl.builders import (
+    hub,
+    make,
+    mesh,
+    pairs_schedule,
+    ring,
+    ring_schedule,
+    small_schedules,
+    timed,
+)
 from tests.sweep import for_each
 
 SCHEDULES = small_schedules()
@@ -201,6 +211,33 @@ def test_packets_that_a_port_forwards_are_copied_first() -> None:
     ]  # fmt: skip
     assert "cpkt" in forwarded
     assert "upkt" not in forwarded
+
+
+def test_that_a_transfer_is_over_is_said_before_waiting_for_others() -> None:
+    program = make(pairs_schedule("reducescatter", hub(4), 1), fused=FUSED)
+    plan = plan_of(program, PlanOptions((0, 0, 1, 1), in_place=False))
+    assert not errors_of(judge_plan(plan))
+    names = [[op.name for op in block.ops] for rank in plan.ranks for block in rank.blocks]
+    told = [own for own in names if "re" in own and "sem_acquire" in own and "signal" in own]
+    assert told
+    assert all(own.index("signal") < own.index("sem_acquire") for own in told)
+
+
+def test_what_goes_on_in_another_threadblock_is_sent_through_the_same_port() -> None:
+    # A chain over two servers, whose program has at most six steps a threadblock.
+    topology, size = replace(ring(3), server_of=(0, 1, 1)), 12 << 13
+    rows = [(chunk, hop, 2 * chunk + hop, False) for hop in (0, 1) for chunk in range(12)]
+    program = make(timed(build_collective("broadcast", 3, 12), topology, rows), max_steps=6)
+    one, model = rejoined(program, topology), model_of("executor")
+    (xml,) = traces(program, topology, [size], model)
+    plans = [plan_of(each, PlanOptions((0, 1, 1), in_place=False)) for each in (program, one)]
+    assert [len(plan.ranks[0].channels["port"]) for plan in plans] == [2, 1]
+    apart, together = (replay_plan(plan, topology, size, model).time for plan in plans)
+    assert apart is not None
+    assert together is not None
+    assert apart > together
+    assert best_plan(program, topology, Wanted(size), in_place=False).time == xml.time
+    assert rejoined(program, replace(topology, server_of=(0, 0, 0))) == program
 
 
 def test_lists_of_over_64_operations_are_split() -> None:
