@@ -5,9 +5,10 @@ pipeline) the one that takes least by replay is written, and none that is not ju
 switches copy and add becomes a plan without a program between.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from taccl.apps.inputs import read_program
 from taccl.apps.programs import Target, lowering_of
@@ -123,6 +124,13 @@ class Made:
         return f"{mode}, {format_time(self.time)} by replay, with {by}"
 
 
+Form = tuple[Program, PlanOptions]
+"""A program, and how it becomes a plan."""
+
+Maker = Callable[[Program, PlanOptions, Guards], list[Made]]
+"""What makes the plan of a form with guards, if there is one and it runs."""
+
+
 def told(made: Sequence[Made]) -> list[str]:
     """Return what plans, `made`, take by replay, and what they ask of machine and calls."""
     asked = dict.fromkeys(text for one in made for text in asks(one.plan))
@@ -206,40 +214,8 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
 
     found: list[Made] = []
     if wanted.protocol in ("auto", "Simple"):
-        early, late, pressed = hurried_messages(program, topology, wanted)
-        hurried = dict.fromkeys(
-            [(program, plain), (program, replace(plain, early=early, late=late))]
-        )
-        if pressed:
-            cut = short_starts(program, pressed, STARTS)
-            early, late, _ = hurried_messages(cut, topology, wanted)
-            hurried[cut, replace(plain, early=early, late=late)] = None
-        forms = {form: guards_of(*form) for form in hurried}
-        whole = {form: own for form, guards in forms.items() for own in made(*form, guards)}
-        found += whole.values()
-        groups = [1]
-        if whole and wanted.model.measured:
-            # By alpha and beta a threadblock is as fast as its link.
-            form = min(whole, key=lambda form: whole[form].time)
-            best = whole[form]
-            most = MOST_BLOCKS // max(len(gpu.threadblocks) for gpu in program.gpus)
-            for group in (group for group in GROUPS if group <= most):
-                shared = made(form[0], replace(form[1], group=group), forms[form])
-                if not shared or shared[0].time > (1 - WORTH_A_GROUP) * best.time:
-                    break
-                (best,) = shared
-                found.append(best)
-                groups.append(group)
-        piped: list[Made] = []
-        while groups and not piped:
-            group = groups.pop()
-            for unit in (unit for unit in reversed(PIPELINES) if chunk >= LARGE * unit * group):
-                finer = made(program, replace(plain, unit=unit, group=group), forms[program, plain])
-                if not finer or (piped and finer[-1].time >= piped[-1].time):
-                    # More iterations only add alphas.
-                    break
-                piped += finer
-        found += piped
+        forms, whole = _in_one_piece(program, topology, wanted, plain, made)
+        found = list(whole.values()) + _in_parts(program, wanted, forms, whole, made)
     if wanted.protocol == "LL" or (wanted.protocol == "auto" and chunk <= SMALL):
         packets = replace(plain, packets=True)
         found += made(program, packets, guards_of(program, packets))
@@ -261,13 +237,89 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
     )
 
 
-def hurried_messages(
-    program: Program, topology: Topology, wanted: Wanted
-) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
-    """Return messages that begin before their receiver could say that the call has begun there.
+def _in_one_piece(
+    program: Program, topology: Topology, wanted: Wanted, plain: PlanOptions, made: Maker
+) -> tuple[dict[Form, Guards], dict[Form, Made]]:
+    """Return the forms of a program with signals that are tried, the `plain` one first, and plans.
 
-    Then those that come when there is no time for an answer, and those of which a start may go
-    before that word while there is time for an answer to it. All are by the number of their step.
+    The `topology`, what is `wanted` and what is `made` are those of :func:`best_plan`.
+    """
+    forms, whole = dict[Form, Guards](), dict[Form, Made]()
+
+    def tried(source: Program, options: PlanOptions) -> None:
+        form = source, options
+        if form not in forms:
+            forms[form] = guards_of(*form)
+            whole.update((form, own) for own in made(*form, forms[form]))
+
+    haste = hurried_messages(program, topology, wanted)
+    hurried = replace(plain, early=haste.early, late=haste.late)
+    tried(program, plain)
+    tried(program, hurried)
+    if haste.pressed:
+        cut = short_starts(program, haste.pressed, STARTS)
+        sooner = hurried_messages(cut, topology, wanted)
+        tried(cut, replace(plain, early=sooner.early, late=sooner.late))
+    if haste.ready and min((one.time for one in whole.values()), default=0) > haste.time:
+        tried(program, replace(hurried, early=haste.early | haste.ready))
+    return forms, whole
+
+
+def _in_parts(
+    program: Program, wanted: Wanted, forms: Mapping[Form, Guards], whole: Mapping[Form, Made],
+    made: Maker,
+) -> list[Made]:  # fmt: skip
+    """Return plans whose work threadblocks share, and pipelines.
+
+    Of what is given, `forms` are tried, plain first, and `whole` their plans.
+    """
+    found, groups = list[Made](), [1]
+    plain, chunk = next(iter(forms))[1], wanted.size // program.chunks_per_loop
+    if whole and wanted.model.measured:
+        # By alpha and beta a threadblock is as fast as its link.
+        form = min(whole, key=lambda form: whole[form].time)
+        best = whole[form]
+        most = MOST_BLOCKS // max(len(gpu.threadblocks) for gpu in program.gpus)
+        for group in (group for group in GROUPS if group <= most):
+            shared = made(form[0], replace(form[1], group=group), forms[form])
+            if not shared or shared[0].time > (1 - WORTH_A_GROUP) * best.time:
+                break
+            (best,) = shared
+            found.append(best)
+            groups.append(group)
+    piped: list[Made] = []
+    while groups and not piped:
+        group = groups.pop()
+        for unit in (unit for unit in reversed(PIPELINES) if chunk >= LARGE * unit * group):
+            finer = made(program, replace(plain, unit=unit, group=group), forms[program, plain])
+            if not finer or (piped and finer[-1].time >= piped[-1].time):
+                # More iterations only add alphas.
+                break
+            piped += finer
+    return found + piped
+
+
+class Haste(NamedTuple):
+    """Messages of a program, by the number of their step, that words and answers would delay.
+
+    `early`: those that begin before their receiver could say that the call has begun there.
+    `ready`: those that could begin then, but wait for their turn at a port, where those that wait
+    for that word lose it; there is time for an answer to them.
+    `late`: those that come when there is no time for an answer.
+    `pressed`: those of which a start may go before that word, as there is time for its answer.
+    `time`: that the program takes, in picoseconds.
+    """
+
+    early: frozenset[int]
+    ready: frozenset[int]
+    late: frozenset[int]
+    pressed: frozenset[int]
+    time: Time
+
+
+def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Haste:
+    """Return the messages of a program for which there is no time for words.
+
     The times are those of the `program` as XML, replayed on the `topology` at the `wanted` size.
     """
     told = replay(program, topology, wanted.size, wanted.model)
@@ -280,15 +332,16 @@ def hurried_messages(
     server, table = topology.server_of, topology.links
     sharing = sharing_of_plan(of_plans(topology), "Simple") if wanted.model.measured else None
     launch = topology.local.launch if sharing is None else sharing.local.launch
+    steps = [run.blocks[place.block][1].steps[place.step] for place in run_places]
     # A message has been read when it is copied or added, whatever is sent on then.
-    over: dict[int, int] = {}
+    over, ended = dict[int, int](), dict[int, int]()
     for span in told.spans:
         number = numbers[span.gpu, span.threadblock, span.step]
-        step = run.blocks[run_places[number].block][1].steps[span.step]
-        if span.link is None or not (step.receives and step.sends):
+        ended[number] = max(ended.get(number, 0), span.end)
+        if span.link is None or not (steps[number].receives and steps[number].sends):
             over[number] = max(over.get(number, 0), span.end)
     read = {sender: over[taken] for taken, sender in run.sender.items() if taken in over}
-    early, late, pressed = set[int](), set[int](), set[int]()
+    early, ready, late, pressed = set[int](), set[int](), set[int](), set[int]()
     for span in told.spans:
         if span.link is None or span.link < 0 or span.arrival is None:
             continue
@@ -302,13 +355,20 @@ def hurried_messages(
         first, last = word - span.start, max(0, read[number] + answer)
         if last < first and not span.iteration:
             early.add(number)
+        before = (number - 1 if span.step else -1, run.released_by.get(number, -1))
+        asked = span.start if steps[number].receives else max(ended.get(one, 0) for one in before)
+        if not last and asked < word and not span.iteration:
+            ready.add(number)
         # Two messages hold the link for one more overhead.
         held = 0 if wanted.model.measured else int(table.overhead[span.link])
         if held < min(first, last) and not span.iteration:
             pressed.add(number)
         if span.arrival + answer > 0:
             late.add(number)
-    return frozenset(early), frozenset(late), frozenset(pressed)
+    return Haste(
+        frozenset(early), frozenset(ready - early), frozenset(late), frozenset(pressed),
+        told.time or 0,
+    )  # fmt: skip
 
 
 def programs_of(

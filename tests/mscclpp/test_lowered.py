@@ -155,7 +155,7 @@ def test_first_and_last_messages_wait_for_no_word(name: str) -> None:
     for servers in ((0,) * ranks, tuple(2 * rank // ranks for rank in range(ranks))):
         topology = replace(one, server_of=servers)
         (xml,) = traces(program, topology, [size], model)
-        early, late, _ = hurried_messages(program, topology, Wanted(size))
+        early, _, late, *_ = hurried_messages(program, topology, Wanted(size))
         assert early
         for in_place in [program.in_place] * program.in_place + [False] * program.out_of_place:
             told = plan_of(program, PlanOptions(servers, in_place, early=early, late=late))
@@ -185,10 +185,27 @@ def test_a_start_of_a_message_goes_before_the_word_that_the_rest_waits_for(name:
     assert counts == {"delay": 24, "occupy": 12}
 
 
+def test_who_waits_for_its_turn_at_a_port_need_not_lose_it_to_the_word() -> None:
+    # Messages of a rank are asked for at once, and each is longer than the word takes.
+    schedule, size = pairs_schedule("allgather", hub(5), 1), 5 << 15
+    program = make(schedule, order="free")
+    haste = hurried_messages(program, schedule.topology, Wanted(size))
+    assert haste.time == 10_842_880
+    # Of the four of each the first begins at once; there is time for answers to the next two.
+    assert [len(haste.early), len(haste.ready)] == [5, 10]
+    options = PlanOptions((0,) * 5, program.in_place, early=haste.early | haste.ready)
+    plan = plan_of(program, options)
+    assert not errors_of(judge_plan(plan))
+    begun = [[op.name for op in block.ops][:1] for rank in plan.ranks for block in rank.blocks]
+    assert begun.count(["put"]) == 15
+    time = replay_plan(plan, schedule.topology, size, model_of("executor")).time
+    assert time == haste.time
+
+
 def test_that_a_summand_has_been_read_is_said_before_the_sum_goes_on() -> None:
     schedule = ring_schedule("reducescatter", 4, 1)
     program = make(schedule, fused=FUSED)
-    early, _, _ = hurried_messages(program, schedule.topology, Wanted(1 << 10))
+    early, *_ = hurried_messages(program, schedule.topology, Wanted(1 << 10))
     plan = plan_of(program, PlanOptions((0,) * 4, program.in_place, early=early))
     names = [op.name for op in plan.ranks[0].blocks[0].ops]
     first = names.index("re")

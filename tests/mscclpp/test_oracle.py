@@ -40,10 +40,10 @@ def lowered(name: str) -> Iterator[Plan]:
                 program, PlanOptions(servers, program.in_place, unit=1 << 16, group=group)
             )
         topology = replace(SCHEDULES[name].topology, server_of=servers)
-        early, late, _ = hurried_messages(program, topology, Wanted(1 << 16))
+        early, _, late, *_ = hurried_messages(program, topology, Wanted(1 << 16))
         yield plan_of(program, PlanOptions(servers, program.in_place, early=early, late=late))
         cut = short_starts(program, early, 2)
-        early, late, _ = hurried_messages(cut, topology, Wanted(1 << 16))
+        early, _, late, *_ = hurried_messages(cut, topology, Wanted(1 << 16))
         yield plan_of(cut, PlanOptions(servers, program.in_place, early=early, late=late))
 
 
