@@ -63,7 +63,7 @@ STARTS = 8
 """Parts of a chunk, one of which is the start of a message that is sent as two."""
 
 GROUPS = (2, 4, 8)
-"""Threadblocks that may share the work of one of the program's."""
+"""Threadblocks that may share the work of one of the program's, and pieces of what ports send."""
 
 MOST_BLOCKS = 64
 """Threadblocks of a rank that such groups may have in all: the rest of a GPU computes."""
@@ -217,8 +217,7 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
         forms, whole = _in_one_piece(program, topology, wanted, plain, made)
         found = list(whole.values()) + _in_parts(program, wanted, forms, whole, made)
     if wanted.protocol == "LL" or (wanted.protocol == "auto" and chunk <= SMALL):
-        packets = replace(plain, packets=True)
-        found += made(program, packets, guards_of(program, packets))
+        found += _with_packets(program, wanted, replace(plain, packets=True), made)
     # To judge a plan takes longer than to replay it.
     for one in sorted(found, key=lambda one: one.time):
         wrong = errors_of(judge_plan(one.plan, wanted.version))
@@ -297,6 +296,22 @@ def _in_parts(
                 break
             piped += finer
     return found + piped
+
+
+def _with_packets(
+    program: Program, wanted: Wanted, packets: PlanOptions, made: Maker
+) -> list[Made]:
+    """Return plans of a program with `packets`, as :func:`_in_one_piece` does."""
+    guards = guards_of(program, packets)
+    found = made(program, packets, guards)
+    # By alpha and beta each piece holds a port for an alpha.
+    if found and wanted.model.measured and len(set(packets.servers)) > 1:
+        for pieces in GROUPS:
+            finer = made(program, replace(packets, pieces=pieces), guards)
+            if not finer or finer[0].time >= found[-1].time:
+                break
+            found += finer
+    return found
 
 
 class Haste(NamedTuple):

@@ -109,6 +109,7 @@ class PlanOptions:
     early: frozenset[int] = frozenset()
     late: frozenset[int] = frozenset()
     group: int = 1
+    pieces: int = 1
 
 
 @dataclass(slots=True)
@@ -160,6 +161,7 @@ class Draft:
     `orders`: the pairs of threadblocks whose semaphores it gives or takes.
     `message`: the number of the step that sends the data it moves; -1: none.
     `step`: the number of the step that it is a part of; -1: none.
+    `piece`: which one of each chunk it moves; -1: all of it.
     """
 
     name: str
@@ -169,6 +171,7 @@ class Draft:
     orders: tuple[tuple[int, int], ...] = ()
     message: int = -1
     step: int = -1
+    piece: int = -1
 
 
 NOP = Draft("nop")
@@ -421,7 +424,7 @@ class _Writer:
         self.packets = [0] * program.num_ranks
         self.plain = [gpu.scratch_chunks for gpu in program.gpus]
         # Chunks of the plan that a chunk of the program becomes.
-        self.scale = options.group if options.unit else 1
+        self.scale = options.group if options.unit else options.pieces
         # What all operands are multiples of.
         self.grain = gcd(*(step.count for step in self.steps)) or 1
         self.lands: dict[int, Local] = {}
@@ -437,19 +440,16 @@ class _Writer:
     def _relayed(self) -> Iterator[tuple[int, Local]]:
         """Yield sends of what another threadblock has received, and its packets.
 
-        They wait for themselves, so nobody has to say that they have come. Who sends through a
-        port copies packets all the same.
+        They wait for themselves, so nobody has to say that they have come.
         """
         wrote: dict[tuple[int, Cell], int] = {}
         for number in self.run.order:
             step, (rank, block, _) = self.steps[number], self.where[number]
             cells = self.mode.cells(rank, step.source, step.count)
-            to, writers = self.run.blocks[block][1].send_to, {wrote.get((rank, c)) for c in cells}
+            writers = {wrote.get((rank, cell)) for cell in cells}
             writer = writers.pop() if len(writers) == 1 else None
             if (
-                step.op is Op.SEND and writer is not None and to is not None
-                and self.where[writer].block != block
-                and self.options.servers[rank] == self.options.servers[to]
+                step.op is Op.SEND and writer is not None and self.where[writer].block != block
                 and self.steps[writer].op in (Op.RECV, Op.RECV_COPY_SEND)
             ):  # fmt: skip
                 landed = self.lands[self.run.sender[writer]]
@@ -551,10 +551,14 @@ class _Writer:
                 if step.sends and not self.options.packets and number not in self.options.early:
                     ops, greeting = ops + greeting, []
                 if step.op is not Op.NOP and step.count:
+                    drafts = self._step(number, rank, inbound, outbound)
+                    pieces: Iterable[int] = (-1,)
+                    if self.options.pieces > 1 and outbound is not None and self._is_port(outbound):
+                        pieces = range(self.options.pieces)
                     ops += [
-                        replace(draft, step=number)
-                        for draft in self._step(number, rank, inbound, outbound)
-                    ]
+                        replace(draft, step=number, piece=piece)
+                        for piece in pieces for draft in drafts
+                    ]  # fmt: skip
                 answers += number in self.guards.answered
                 answers += number in self.guards.returned
                 if number in after:
@@ -617,6 +621,10 @@ class _Writer:
         read = [Draft("signal", over=inbound)] if sender in self.guards.returned else []
         if came is None or inbound is None:
             value = source
+            if number in self.relayed and outbound is not None and self._is_port(outbound):
+                # What a port reads has to stay when the packets are overwritten.
+                value = self.room(rank, size, packet=False)
+                ops.append(Draft("upkt", (self.relayed[number],), (value,)))
         elif step.op in (Op.RECV, Op.RECV_COPY_SEND):
             value = target or came
             if number in self.guards.copied and came.packet and value == came:
@@ -751,7 +759,7 @@ class _Writer:
         """Return the chunks of a rank's scratch buffer, which packets fill twice."""
         if not self.options.packets:
             return self.scale * self.plain[rank]
-        return self.packets[rank] + -(-self.plain[rank] // 2)
+        return self.scale * (self.packets[rank] + -(-self.plain[rank] // 2))
 
     def _kind(self, ends: Ends) -> str:
         return "port" if self._is_port(ends) else "memory"
@@ -782,22 +790,24 @@ class _Writer:
         """Return a threadblock with its own numbers of channels and remote buffers."""
         channels: dict[str, list[int]] = defaultdict(list)
         refs: dict[str, list[int]] = defaultdict(list)
-        shift = 2 * self.packets[rank]
+        shift = 2 * self.scale * self.packets[rank]
 
         def number(table: dict[str, list[int]], kind: str, value: int) -> int:
             if value not in table[kind]:
                 table[kind].append(value)
             return table[kind].index(value)
 
-        def operand(place: Local | Far, kind: str) -> Operand:
+        def operand(place: Local | Far, kind: str, piece: int) -> Operand:
             own = place.place if isinstance(place, Far) else place
             # A member of a group has its part of every chunk.
-            first = own.first * self.scale + (block.member * own.size if self.scale > 1 else 0)
+            part = block.member if self.options.unit else piece
+            first = own.first * self.scale + max(0, part) * own.size * (self.scale > 1)
+            size = own.size if part >= 0 else own.size * self.scale
             if isinstance(place, Far):
                 ref = number(refs, kind, remotes[place.rank, own.buffer])
-                return Operand(Side.REMOTE, None, ref, first, own.size)
+                return Operand(Side.REMOTE, None, ref, first, size)
             plain = own.buffer is Buffer.SCRATCH and not own.packet
-            return Operand(Side.LOCAL, own.buffer, -1, first + (shift if plain else 0), own.size)
+            return Operand(Side.LOCAL, own.buffer, -1, first + (shift if plain else 0), size)
 
         found = []
         group = self.options.group
@@ -808,8 +818,8 @@ class _Writer:
                 at = number(channels, kind, position[rank, draft.over, block.member])
                 named = (at,) if kind == "port" or not draft.targets else ()
             found.append(PlanOp(
-                draft.name, tuple(operand(place, kind) for place in draft.sources),
-                tuple(operand(place, kind) for place in draft.targets), kind, named,
+                draft.name, tuple(operand(place, kind, draft.piece) for place in draft.sources),
+                tuple(operand(place, kind, draft.piece) for place in draft.targets), kind, named,
                 semaphores=tuple(semaphore[*pair, block.member] for pair in draft.orders),
                 tbg=Tbg(block.member, group) if group > self.scale and draft.sources else None,
                 reduce_op="sum" if draft.name.startswith("re") else "",

@@ -465,8 +465,8 @@ class Script:
     `network`: whose switches copy and add.
 
     The `processes` and `lanes` are there once it is run. `told` are bytes that are copied while
-    what a threadblock has done becomes known to another, `cuts` the pieces of an operation on
-    packets, each of which goes on as soon as its packets come.
+    what a threadblock has done becomes known to another, `cuts` the pieces of a chunk in operations
+    on packets, each of which goes on as soon as its packets come.
     """
 
     def __init__(self, plan: Plan, size: int, network: Topology) -> None:
@@ -516,7 +516,7 @@ class Script:
         self.awake = deque(self.threads)
 
     def cut(self, cuts: int) -> None:
-        """Have operations on packets done in so many pieces, before anything is run."""
+        """Have operations on packets done in so many pieces a chunk, before anything is run."""
         self.cuts, self.parts = cuts, self.parts * cuts
 
     def run(self) -> str:
@@ -785,9 +785,12 @@ class Script:
     def _pieces(self, op: PlanOp) -> int:
         """Return in how many pieces an operation is done: threads wait for their own packets.
 
-        What a port channel moves is asked for once, when all packets have come.
+        Each of its chunks is cut alike. What a port channel moves is asked for once, when all
+        packets have come.
         """
-        return self.cuts if op.name in _WITH_PACKETS and op.channel_type != "port" else 1
+        if self.sharing is None or op.name not in _WITH_PACKETS or op.channel_type == "port":
+            return 1
+        return self.cuts * max(operand.size for operand in (*op.sources, *op.targets))
 
     def _move_piece(self, thread: Thread, turn: Turn, takes: Takes) -> None:
         """Move one piece of what an operation moves."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import taccl
-from taccl.apps.inputs import load_machine
+from taccl.apps.inputs import MachineOptions, load_machine
 from taccl.apps.plans import MOST_BLOCKS, Wanted, best_plan, hurried_messages
 from taccl.collectives import build_collective
 from taccl.errors import LoweringError
@@ -255,6 +255,31 @@ def test_what_goes_on_in_another_threadblock_is_sent_through_the_same_port() -> 
     assert apart > together
     assert best_plan(program, topology, Wanted(size), in_place=False).time == xml.time
     assert rejoined(program, replace(topology, server_of=(0, 0, 0))) == program
+
+
+def test_a_port_sends_packets_on_piece_by_piece() -> None:
+    machine = load_machine("dgx-h100", MachineOptions(nodes=2))
+    found = taccl.synthesize(machine, "broadcast", "1MB", engine="binomial", runtime="executor")
+    program, model = found.program, replace(model_of("executor"), measured=True)
+    assert program is not None
+    options = PlanOptions(tuple(machine.server_of), in_place=False, packets=True)
+    times = []
+    for pieces in (1, 4):
+        plan = plan_of(program, replace(options, pieces=pieces))
+        assert not errors_of(judge_plan(plan))
+        sent = [op for op in all_ops(plan) if op.channel_type == "port" and op.sources]
+        assert len(sent) == pieces * program.chunks_per_loop
+        times.append(replay_plan(plan, machine, found.size - found.size % 1024, model).time)
+    whole, cut = times
+    assert whole is not None
+    assert cut is not None
+    assert cut < whole
+    # By alpha and beta each of the pieces holds the port for an alpha.
+    wanted = Wanted(found.size - found.size % 1024, "LL")
+    made = best_plan(program, machine, wanted, in_place=False)
+    assert made.time == replay_plan(
+        plan_of(program, options), machine, wanted.size, model_of("executor")
+    ).time  # fmt: skip
 
 
 def test_lists_of_over_64_operations_are_split() -> None:
