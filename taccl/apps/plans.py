@@ -252,13 +252,13 @@ def _in_one_piece(
             whole.update((form, own) for own in made(*form, forms[form]))
 
     haste = hurried_messages(program, topology, wanted)
-    hurried = replace(plain, early=haste.early, late=haste.late)
+    hurried = replace(plain, early=haste.early, late=haste.late, heard=haste.heard)
     tried(program, plain)
     tried(program, hurried)
     if haste.pressed:
         cut = short_starts(program, haste.pressed, STARTS)
         sooner = hurried_messages(cut, topology, wanted)
-        tried(cut, replace(plain, early=sooner.early, late=sooner.late))
+        tried(cut, replace(plain, early=sooner.early, late=sooner.late, heard=sooner.heard))
     if haste.ready and min((one.time for one in whole.values()), default=0) > haste.time:
         tried(program, replace(hurried, early=haste.early | haste.ready))
     return forms, whole
@@ -321,6 +321,8 @@ class Haste(NamedTuple):
     `ready`: those that could begin then, but wait for their turn at a port, where those that wait
     for that word lose it; there is time for an answer to them.
     `late`: those that come when there is no time for an answer.
+    `heard`: steps that receive, each with an earlier one of its threadblock that begins when the
+    message is there: who answers it need not wait for what that step waits for.
     `pressed`: those of which a start may go before that word, as there is time for its answer.
     `time`: that the program takes, in picoseconds.
     """
@@ -328,6 +330,7 @@ class Haste(NamedTuple):
     early: frozenset[int]
     ready: frozenset[int]
     late: frozenset[int]
+    heard: frozenset[tuple[int, int]]
     pressed: frozenset[int]
     time: Time
 
@@ -338,6 +341,9 @@ def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Ha
     The times are those of the `program` as XML, replayed on the `topology` at the `wanted` size.
     """
     told = replay(program, topology, wanted.size, wanted.model)
+    if told.time is None:
+        # It waits for FIFOs, which a plan does not have.
+        return Haste(frozenset(), frozenset(), frozenset(), frozenset(), frozenset(), 0)
     run = maximal_run(program)
     run_places = places(run)
     numbers = {
@@ -350,9 +356,12 @@ def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Ha
     steps = [run.blocks[place.block][1].steps[place.step] for place in run_places]
     # A message has been read when it is copied or added, whatever is sent on then.
     over, ended = dict[int, int](), dict[int, int]()
+    begun, arrived = dict[int, int](), dict[int, int]()
     for span in told.spans:
         number = numbers[span.gpu, span.threadblock, span.step]
+        begun.setdefault(number, span.start)
         ended[number] = max(ended.get(number, 0), span.end)
+        arrived[number] = max(arrived.get(number, 0), span.arrival or 0)
         if span.link is None or not (steps[number].receives and steps[number].sends):
             over[number] = max(over.get(number, 0), span.end)
     read = {sender: over[taken] for taken, sender in run.sender.items() if taken in over}
@@ -365,7 +374,7 @@ def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Ha
         if sharing is not None:
             word = sharing.alpha_across if server[src] != server[dst] else sharing.alpha
         number = numbers[span.gpu, span.threadblock, span.step]
-        answer = launch + word - (told.time or 0)
+        answer = launch + word - (told.time)
         # It may cost as much to be told in the end that a message has been read.
         first, last = word - span.start, max(0, read[number] + answer)
         if last < first and not span.iteration:
@@ -380,9 +389,16 @@ def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Ha
             pressed.add(number)
         if span.arrival + answer > 0:
             late.add(number)
+    heard = set[tuple[int, int]]()
+    for taken, sender in run.sender.items():
+        first = taken
+        while run_places[first].step and begun.get(first - 1, 0) >= arrived[sender]:
+            first -= 1
+        if first < taken:
+            heard.add((taken, first))
     return Haste(
-        frozenset(early), frozenset(ready - early), frozenset(late), frozenset(pressed),
-        told.time or 0,
+        frozenset(early), frozenset(ready - early), frozenset(late), frozenset(heard),
+        frozenset(pressed), told.time,
     )  # fmt: skip
 
 

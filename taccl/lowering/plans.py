@@ -96,6 +96,8 @@ class PlanOptions:
     `late`: messages after which there is no time for an answer: where transfers may go on when the
     call is over, they are sent from a copy, and the next call waits for the receiver before it
     overwrites that.
+    `heard`: steps that receive, and earlier ones of their threadblocks: a message that is answered
+    is waited for before what the earlier step waits for, since it comes first.
     `group`: threadblocks that share the work of each of the program's, a part of every chunk each;
     they exclude packets. In a pipeline a part is a chunk of its own, so calls have to be of sizes
     that so many more chunks divide: the kernel counts its iterations by whole chunks.
@@ -108,6 +110,7 @@ class PlanOptions:
     unit: int = 0
     early: frozenset[int] = frozenset()
     late: frozenset[int] = frozenset()
+    heard: frozenset[tuple[int, int]] = frozenset()
     group: int = 1
     pieces: int = 1
 
@@ -534,6 +537,14 @@ class _Writer:
     def _drafts(self) -> Iterable[tuple[int, list[Draft]]]:
         """Yield the operations of each threadblock, without fences, and its rank."""
         before, after = self._orders()
+        answered = {
+            taken for taken, sender in self.run.sender.items() if sender in self.guards.answered
+        }
+        hoisted: dict[int, list[int]] = defaultdict(list)
+        for taken, place in sorted(self.options.heard):
+            if taken in answered:
+                hoisted[place].append(taken)
+        sooner = {taken for own in hoisted.values() for taken in own}
         number = 0
         for rank, block in self.run.blocks:
             inbound = outbound = None
@@ -545,7 +556,8 @@ class _Writer:
             greeting = [Draft("rlxwait", over=outbound)] if outbound in self.guards.greeted else []
             answers = 0
             for step in block.steps:
-                ops += self._arrival(number, inbound)
+                for taken in (*([] if number in sooner else [number]), *hoisted[number]):
+                    ops += self._arrival(taken, inbound)
                 if number in before:
                     ops += _ordering("sem_acquire", before[number])
                 if step.sends and not self.options.packets and number not in self.options.early:

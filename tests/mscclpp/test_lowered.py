@@ -14,6 +14,7 @@ from taccl.collectives import build_collective
 from taccl.errors import LoweringError
 from taccl.lowering.plans import PlanOptions, plan_of, rejoined
 from taccl.msccl.program import Op, Program, Severity, errors_of
+from taccl.msccl.run import maximal_run
 from taccl.mscclpp.interpret import judge_plan, judge_text
 from taccl.mscclpp.plan import MAX_OPS, MAX_SEMAPHORES, Plan, PlanOp
 from taccl.mscclpp.text import read_plan, write_plan
@@ -240,6 +241,26 @@ def test_that_a_transfer_is_over_is_said_before_waiting_for_others() -> None:
     assert all(own.index("signal") < own.index("sem_acquire") for own in told)
 
 
+def test_who_answers_a_second_message_need_not_wait_for_what_the_first_waits_for() -> None:
+    program = make(pairs_schedule("reducescatter", hub(4), 2), fused=FUSED)
+    run = maximal_run(program)
+    steps = [step for _, block in run.blocks for step in block.steps]
+    heard = frozenset(
+        (taken, taken - 1) for taken in run.sender
+        if taken - 1 in run.sender and steps[taken - 1].depends is not None
+    )  # fmt: skip
+    told = []
+    for one in (frozenset[tuple[int, int]](), heard):
+        plan = plan_of(program, PlanOptions((0, 0, 1, 1), in_place=False, heard=one))
+        assert not errors_of(judge_plan(plan))
+        names = [[op.name for op in block.ops] for rank in plan.ranks for block in rank.blocks]
+        own = [each for each in names if each.count("signal") == 2 and "sem_acquire" in each]
+        told += [
+            {each[: each.index("sem_acquire")].count("signal") for each in own if "re" in each}
+        ]
+    assert told == [{1}, {2}]
+
+
 def test_what_goes_on_in_another_threadblock_is_sent_through_the_same_port() -> None:
     # A chain over two servers, whose program has at most six steps a threadblock.
     topology, size = replace(ring(3), server_of=(0, 1, 1)), 12 << 13
@@ -280,6 +301,15 @@ def test_a_port_sends_packets_on_piece_by_piece() -> None:
     assert made.time == replay_plan(
         plan_of(program, options), machine, wanted.size, model_of("executor")
     ).time  # fmt: skip
+
+
+def test_a_program_that_waits_for_full_fifos_becomes_a_plan() -> None:
+    topology, size = hub(4), 12 << 12
+    program = make(pairs_schedule("allreduce", topology, 3), fused=FUSED)
+    (xml,) = traces(program, topology, [size], model_of("executor"))
+    assert "free slot" in xml.reason
+    made = best_plan(program, topology, Wanted(size), in_place=program.in_place)
+    assert made.time > 0
 
 
 def test_lists_of_over_64_operations_are_split() -> None:

@@ -40,11 +40,13 @@ def lowered(name: str) -> Iterator[Plan]:
                 program, PlanOptions(servers, program.in_place, unit=1 << 16, group=group)
             )
         topology = replace(SCHEDULES[name].topology, server_of=servers)
-        early, _, late, *_ = hurried_messages(program, topology, Wanted(1 << 16))
-        yield plan_of(program, PlanOptions(servers, program.in_place, early=early, late=late))
-        cut = short_starts(program, early, 2)
-        early, _, late, *_ = hurried_messages(cut, topology, Wanted(1 << 16))
-        yield plan_of(cut, PlanOptions(servers, program.in_place, early=early, late=late))
+        haste = hurried_messages(program, topology, Wanted(1 << 16))
+        options = PlanOptions(servers, program.in_place, late=haste.late, heard=haste.heard)
+        yield plan_of(program, replace(options, early=haste.early | haste.ready))
+        cut = short_starts(program, haste.early, 2)
+        haste = hurried_messages(cut, topology, Wanted(1 << 16))
+        yield plan_of(cut, replace(options, early=haste.early, late=haste.late, heard=haste.heard))
+        yield plan_of(program, PlanOptions(servers, program.in_place, packets=True, pieces=2))
 
 
 @for_each("name", sorted(SCHEDULES)[1::9], quick=4)
