@@ -56,9 +56,6 @@ PIPELINES = tuple(1 << power for power in range(14, 23))
 PIPED = 64
 """Times the size for which it takes least, up to which a pipeline serves."""
 
-LARGE = 2
-"""Times such an iteration that a chunk has to have for a pipeline to be tried."""
-
 STARTS = 8
 """Parts of a chunk, one of which is the start of a message that is sent as two."""
 
@@ -289,7 +286,7 @@ def _in_parts(
     piped: list[Made] = []
     while groups and not piped:
         group = groups.pop()
-        for unit in (unit for unit in reversed(PIPELINES) if chunk >= LARGE * unit * group):
+        for unit in (unit for unit in reversed(PIPELINES) if chunk > unit * group):
             finer = made(program, replace(plain, unit=unit, group=group), forms[program, plain])
             if not finer or (piped and finer[-1].time >= piped[-1].time):
                 # More iterations only add alphas.
