@@ -25,6 +25,7 @@ from taccl.lowering.plans import (
     guards_of,
     rejoined,
     short_starts,
+    sliced,
     unjudged_plan,
 )
 from taccl.model.schedule import Schedule
@@ -57,7 +58,8 @@ PIPED = 64
 """Times the size for which it takes least, up to which a pipeline serves."""
 
 STARTS = 8
-"""Parts of a chunk, one of which is the start of a message that is sent as two."""
+"""Parts of a chunk, one of which is the start of a message that is sent as two; and the most that
+threadblocks do their lists for one after the other."""
 
 GROUPS = (2, 4, 8)
 """Threadblocks that may share the work of one of the program's, and pieces of what ports send."""
@@ -248,16 +250,24 @@ def _in_one_piece(
             forms[form] = guards_of(*form)
             whole.update((form, own) for own in made(*form, forms[form]))
 
+    def hurried(haste: Haste) -> PlanOptions:
+        return replace(plain, early=haste.early, late=haste.late, heard=haste.heard)
+
+    def slower() -> bool:
+        return min((one.time for one in whole.values()), default=0) > haste.time
+
     haste = hurried_messages(program, topology, wanted)
-    hurried = replace(plain, early=haste.early, late=haste.late, heard=haste.heard)
     tried(program, plain)
-    tried(program, hurried)
+    tried(program, hurried(haste))
     if haste.pressed:
         cut = short_starts(program, haste.pressed, STARTS)
-        sooner = hurried_messages(cut, topology, wanted)
-        tried(cut, replace(plain, early=sooner.early, late=sooner.late, heard=sooner.heard))
-    if haste.ready and min((one.time for one in whole.values()), default=0) > haste.time:
-        tried(program, replace(hurried, early=haste.early | haste.ready))
+        tried(cut, hurried(hurried_messages(cut, topology, wanted)))
+    if haste.ready and slower():
+        tried(program, replace(hurried(haste), early=haste.early | haste.ready))
+    parts = 1 << (haste.slices - 1).bit_length()
+    if 1 < parts <= STARTS and slower():
+        cut = sliced(program, parts)
+        tried(cut, hurried(hurried_messages(cut, topology, wanted)))
     return forms, whole
 
 
@@ -321,6 +331,7 @@ class Haste(NamedTuple):
     `heard`: steps that receive, each with an earlier one of its threadblock that begins when the
     message is there: who answers it need not wait for what that step waits for.
     `pressed`: those of which a start may go before that word, as there is time for its answer.
+    `slices`: in which it moves each chunk, one after the other.
     `time`: that the program takes, in picoseconds.
     """
 
@@ -329,6 +340,7 @@ class Haste(NamedTuple):
     late: frozenset[int]
     heard: frozenset[tuple[int, int]]
     pressed: frozenset[int]
+    slices: int
     time: Time
 
 
@@ -340,7 +352,7 @@ def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Ha
     told = replay(program, topology, wanted.size, wanted.model)
     if told.time is None:
         # It waits for FIFOs, which a plan does not have.
-        return Haste(frozenset(), frozenset(), frozenset(), frozenset(), frozenset(), 0)
+        return Haste(frozenset(), frozenset(), frozenset(), frozenset(), frozenset(), 1, 0)
     run = maximal_run(program)
     run_places = places(run)
     numbers = {
@@ -395,7 +407,7 @@ def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Ha
             heard.add((taken, first))
     return Haste(
         frozenset(early), frozenset(ready - early), frozenset(late), frozenset(heard),
-        frozenset(pressed), told.time,
+        frozenset(pressed), 1 + max((span.iteration for span in told.spans), default=0), told.time,
     )  # fmt: skip
 
 

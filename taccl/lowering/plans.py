@@ -270,6 +270,55 @@ def short_starts(program: Program, messages: AbstractSet[int], parts: int) -> Pr
                 depends=None if skip else depends, posts=step.posts and end == whole,
             )  # fmt: skip
 
+    def steps_of(rank: int, block: Threadblock) -> Iterator[Step]:
+        for place in range(len(block.steps)):
+            yield from pieces(rank, begin[rank, block.id] + place)
+
+    return _with_steps(program, parts, steps_of)
+
+
+def sliced(program: Program, parts: int) -> Program:
+    """Return a program whose threadblocks do their lists once for each part of every chunk.
+
+    `program`: any XML program; its chunks are cut into as many as there are `parts`.
+
+    Its runtimes do so, too, with what is more than a message: what is slowly sent on comes sooner.
+    """
+    grain = gcd(*(step.count for _, block in program.blocks() for step in block.steps)) or 1
+    # Where the steps of a threadblock begin in each list.
+    begins = {
+        (rank, block.id): list(
+            accumulate((max(1, step.count // grain) for step in block.steps), initial=0)
+        )
+        for rank, block in program.blocks()
+    }
+
+    def steps_of(rank: int, block: Threadblock) -> Iterator[Step]:
+        for part, step in product(range(parts), block.steps):
+            depends = step.depends
+            if depends is not None:
+                begin = begins[rank, depends.threadblock]
+                last = part * begin[-1] + begin[depends.step + 1] - 1
+                depends = depends._replace(step=last)
+            count = max(1, step.count // grain)
+            for piece in range(count):
+                skip = parts * piece * grain + part * grain
+                src, dst = (
+                    slot and slot._replace(offset=parts * slot.offset + skip)
+                    for slot in (step.src, step.dst)
+                )
+                yield replace(
+                    step, src=src, dst=dst, count=min(grain, step.count),
+                    depends=None if piece else depends, posts=step.posts and piece == count - 1,
+                )  # fmt: skip
+
+    return _with_steps(program, parts, steps_of)
+
+
+def _with_steps(
+    program: Program, parts: int, steps_of: Callable[[int, Threadblock], Iterator[Step]]
+) -> Program:
+    """Return a program of so many times the chunks, whose threadblocks have other steps."""
     return replace(
         program, chunks_per_loop=program.chunks_per_loop * parts,
         gpus=tuple(
@@ -278,11 +327,7 @@ def short_starts(program: Program, messages: AbstractSet[int], parts: int) -> Pr
                 input_chunks=parts * gpu.input_chunks, output_chunks=parts * gpu.output_chunks,
                 scratch_chunks=parts * gpu.scratch_chunks,
                 threadblocks=tuple(
-                    replace(block, steps=tuple(
-                        piece
-                        for place in range(len(block.steps))
-                        for piece in pieces(gpu.rank, begin[gpu.rank, block.id] + place)
-                    ))
+                    replace(block, steps=tuple(steps_of(gpu.rank, block)))
                     for block in gpu.threadblocks
                 ),
             )

@@ -12,7 +12,7 @@ from taccl.apps.inputs import MachineOptions, load_machine
 from taccl.apps.plans import MOST_BLOCKS, Wanted, best_plan, hurried_messages
 from taccl.collectives import build_collective
 from taccl.errors import LoweringError
-from taccl.lowering.plans import PlanOptions, plan_of, rejoined
+from taccl.lowering.plans import PlanOptions, plan_of, rejoined, sliced
 from taccl.msccl.program import Op, Program, Severity, errors_of
 from taccl.msccl.run import maximal_run
 from taccl.mscclpp.interpret import judge_plan, judge_text
@@ -201,6 +201,31 @@ def test_who_waits_for_its_turn_at_a_port_need_not_lose_it_to_the_word() -> None
     assert begun.count(["put"]) == 15
     time = replay_plan(plan, schedule.topology, size, model_of("executor")).time
     assert time == haste.time
+
+
+def test_a_plan_does_its_lists_slice_by_slice_as_xml_does() -> None:
+    # A chain of three ranks, whose chunks are two messages each.
+    topology, size = ring(3), 2 << 22
+    rows = [(chunk, hop, 2 * chunk + hop, False) for hop in (0, 1) for chunk in range(2)]
+    program = make(timed(build_collective("broadcast", 3, 2), topology, rows, 1 << 22))
+    haste = hurried_messages(program, topology, Wanted(size))
+    assert haste.slices == 2
+    times = []
+    for source in (program, sliced(program, 2)):
+        own = hurried_messages(source, topology, Wanted(size))
+        assert own.time == haste.time
+        plan = plan_of(source, PlanOptions((0,) * 3, in_place=False, early=own.early))
+        assert not errors_of(judge_plan(plan))
+        times.append(replay_plan(plan, topology, size, model_of("executor")).time)
+    whole, cut = times
+    assert whole is not None
+    assert cut == haste.time < whole
+
+
+def test_chunks_of_which_steps_move_several_are_sliced_one_by_one() -> None:
+    program = make(ring_schedule("allreduce", 4, 3, batched=True), fused=FUSED)
+    plan = plan_of(sliced(program, 2), PlanOptions((0, 0, 1, 1), program.in_place))
+    assert not errors_of(judge_plan(plan))
 
 
 def test_that_a_summand_has_been_read_is_said_before_the_sum_goes_on() -> None:
