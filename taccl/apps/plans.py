@@ -325,8 +325,8 @@ class Haste(NamedTuple):
     """Messages of a program, by the number of their step, that words and answers would delay.
 
     `early`: those that begin before their receiver could say that the call has begun there.
-    `ready`: those that could begin then, but wait for their turn at a port, where those that wait
-    for that word lose it; there is time for an answer to them.
+    `ready`: those that could begin then, or a message later, but wait for their turn at a port,
+    where those that wait for that word lose it; there is time for an answer to them.
     `late`: those that come when there is no time for an answer.
     `heard`: steps that receive, each with an earlier one of its threadblock that begins when the
     message is there: who answers it need not wait for what that step waits for.
@@ -390,7 +390,7 @@ def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Ha
             early.add(number)
         before = (number - 1 if span.step else -1, run.released_by.get(number, -1))
         asked = span.start if steps[number].receives else max(ended.get(one, 0) for one in before)
-        if not last and asked < word and not span.iteration:
+        if not last and asked < word + span.end - span.start and not span.iteration:
             ready.add(number)
         # Two messages hold the link for one more overhead.
         held = 0 if wanted.model.measured else int(table.overhead[span.link])
