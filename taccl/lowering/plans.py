@@ -96,8 +96,9 @@ class PlanOptions:
     `late`: messages after which there is no time for an answer: where transfers may go on when the
     call is over, they are sent from a copy, and the next call waits for the receiver before it
     overwrites that.
-    `heard`: steps that receive, and earlier ones of their threadblocks: a message that is answered
-    is waited for before what the earlier step waits for, since it comes first.
+    `heard`: steps that receive, and earlier ones of their threadblocks: the message is waited for,
+    and answered, before what the earlier step waits for, since it comes first. So are, then, the
+    messages between the two.
     `group`: threadblocks that share the work of each of the program's, a part of every chunk each;
     they exclude packets. In a pipeline a part is a chunk of its own, so calls have to be of sizes
     that so many more chunks divide: the kernel counts its iterations by whole chunks.
@@ -475,10 +476,13 @@ class _Writer:
         self.scale = options.group if options.unit else options.pieces
         # What all operands are multiples of.
         self.grain = gcd(*(step.count for step in self.steps)) or 1
+        self.hoisted = self._hoisted()
         self.lands: dict[int, Local] = {}
         for number, sender in sorted(run.sender.items()):
             step, rank = self.steps[number], self.where[number].rank
             at_once = step.op in (Op.RECV, Op.RECV_COPY_SEND) and not options.packets
+            # What is waited for before others' turn must not land where they read and write.
+            at_once = at_once and number not in self.hoisted
             if at_once and sender not in guards.staged and step.dst is not None:
                 self.lands[sender] = Local(step.dst.buffer, step.dst.offset, step.count)
             else:
@@ -506,6 +510,21 @@ class _Writer:
                 yield number, landed._replace(first=first, size=step.count)
             for cell in self.mode.cells(rank, step.target, step.count):
                 wrote[rank, cell] = number
+
+    def _hoisted(self) -> dict[int, int]:
+        """Return receiving steps, and before which others they wait for their messages.
+
+        Those that are answered do so, and what comes before them on their channels.
+        """
+        found: dict[int, int] = {}
+        reach: dict[int, int] = {}
+        for taken, place in sorted(self.options.heard, reverse=True):
+            block = self.where[taken].block
+            answered = self.run.sender.get(taken) in self.guards.answered
+            if answered or reach.get(block, taken) < taken:
+                found[taken] = place
+                reach[block] = min(place, reach.get(block, place))
+        return found
 
     def room(self, rank: int, size: int, *, packet: bool) -> Local:
         """Return new room for so many chunks in the scratch buffer of a rank."""
@@ -582,14 +601,9 @@ class _Writer:
     def _drafts(self) -> Iterable[tuple[int, list[Draft]]]:
         """Yield the operations of each threadblock, without fences, and its rank."""
         before, after = self._orders()
-        answered = {
-            taken for taken, sender in self.run.sender.items() if sender in self.guards.answered
-        }
-        hoisted: dict[int, list[int]] = defaultdict(list)
-        for taken, place in sorted(self.options.heard):
-            if taken in answered:
-                hoisted[place].append(taken)
-        sooner = {taken for own in hoisted.values() for taken in own}
+        sooner: dict[int, list[int]] = defaultdict(list)
+        for taken, place in sorted(self.hoisted.items()):
+            sooner[place].append(taken)
         number = 0
         for rank, block in self.run.blocks:
             inbound = outbound = None
@@ -601,7 +615,7 @@ class _Writer:
             greeting = [Draft("rlxwait", over=outbound)] if outbound in self.guards.greeted else []
             answers = 0
             for step in block.steps:
-                for taken in (*([] if number in sooner else [number]), *hoisted[number]):
+                for taken in (*([] if number in self.hoisted else [number]), *sooner[number]):
                     ops += self._arrival(taken, inbound)
                 if number in before:
                     ops += _ordering("sem_acquire", before[number])
