@@ -15,7 +15,9 @@ import pytest
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
+from taccl.synth.templates.grid_programs import cube_order
 from taccl.synth.templates.in_network import IN_NETWORK
+from taccl.synth.templates.steps import best_links
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology
 from taccl.verify import verify
@@ -434,6 +436,24 @@ def test_a_hypercube_has_an_alltoall_along_its_edges() -> None:
     cube = load_topology("hypercube:8").with_alpha_rule("delay")
     assert times(cube, "alltoall", "all-pairs") == times(cube, "alltoall", "bruck") == []
     assert times(cube, "alltoall", "recursive-doubling") == [3 * (700_000 + 4 * 20_000)]
+
+
+@pytest.mark.parametrize("spec", ["torus3d:4x4x4", "torus2d:2x4", "torus2d:4x4", "hypercube:8"])
+def test_an_allreduce_on_a_hypercube_sends_over_all_links_in_every_round(spec: str) -> None:
+    torus = load_topology(spec)
+    n, rounds = torus.num_ranks, log2(torus.num_ranks)
+    largest = -(-n // rounds)
+    # One of log2(n) parts over each link, in as many rounds.
+    assert min(times(torus, "allreduce", "recursive-doubling")) == rounds * (
+        700_000 + largest * 20_000
+    )
+
+
+@pytest.mark.parametrize("spec", ["torus2d:3x4", "torus2d:2x8", "mesh2d:2x4", "ring:8"])
+def test_no_other_network_is_taken_for_a_hypercube(spec: str) -> None:
+    topology = load_topology(spec)
+    problem = problem_of(topology, "allreduce", 1, 1000)
+    assert cube_order(best_links(problem), topology.num_ranks) == ()
 
 
 def test_a_large_ring_has_no_alltoall_round_it() -> None:

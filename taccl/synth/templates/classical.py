@@ -46,7 +46,8 @@ parameter-server   broadcast and reduce (n-1) (alpha + beta S), and with p serve
                    are no workers, in k chunks, about (1 + 1/k) times the larger of beta S at a
                    worker's port and n beta' S/p at one of p helpers'
 recursive-doubling allreduce log2(p) (alpha + beta S), and two such rounds more for n above a power
-                   of two p; for n = p alltoall log2(n) (alpha + beta S/2)
+                   of two p; for n = p alltoall log2(n) (alpha + beta S/2); on a hypercube (a torus
+                   of sides 2 and 4) allreduce log2(n) alpha + beta S
 one-shot           allreduce alpha + beta S on links between all pairs
 chain              broadcast and reduce in k chunks (n-2+k) (alpha + beta S/k), allreduce in k
                    (2 (n-1) + k-1) (alpha + beta S/k), gather and scatter (n-1) (alpha + beta S/n)
@@ -94,6 +95,7 @@ from taccl.synth.templates.grid_programs import (
     arrival_of,
     bruck,
     butterflies,
+    doubling_by_parts,
     halving_doubling,
     hierarchical,
     leader_gathers,
@@ -101,7 +103,6 @@ from taccl.synth.templates.grid_programs import (
     one_shot,
     pairs_by_relays,
     pipelined_gathers,
-    recursive_doubling,
     server_grid,
     small_gathers,
     three_step,
@@ -194,7 +195,7 @@ CLASSICAL: Mapping[str, Template] = MappingProxyType({
     "two-step": Template(made(two_step)),
     "three-step": Template(three_step),
     "parameter-server": Template(parameter_server, helped=helper_servers),
-    "recursive-doubling": Template(made(recursive_doubling), packed=("alltoall",)),
+    "recursive-doubling": Template(doubling_by_parts, packed=("alltoall",)),
     "one-shot": Template(made(one_shot)),
     "chain": Template(chain),
     "double-chain": Template(double_chain),

@@ -398,6 +398,51 @@ def recursive_doubling(problem: Problem) -> Iterator[GridProgram]:
         yield replace(program, acting=acting, sums=True)
 
 
+def cube_order(links: Links, ranks: int) -> tuple[Rank, ...]:
+    """Return ranks by place, where ranks that differ in one bit have links; empty if there is none.
+
+    Of a hypercube only, where each of so many `ranks` has log2 of them as neighbours (a torus of
+    sides 2 and 4 is one): the neighbours of rank 0 are the bits, and all others are at the bits of
+    their neighbours that are nearer to it.
+    """
+    near: dict[Rank, set[Rank]] = defaultdict(set)
+    for src, dst in links:
+        near[src].add(dst)
+    if any(1 << len(near[rank]) != ranks for rank in range(ranks)):
+        return ()
+    place, level = {0: 0}, {rank: 1 << bit for bit, rank in enumerate(sorted(near[0]))}
+    while level:
+        place |= level
+        further: dict[Rank, int] = defaultdict(int)
+        for rank, bits_of in level.items():
+            for other in near[rank] - place.keys():
+                further[other] |= bits_of
+        level = further
+    at = {number: rank for rank, number in place.items()}
+    pairs = ((at.get(a), at.get(a ^ bit)) for bit in bits(ranks) for a in range(ranks))
+    return tuple(at[a] for a in range(ranks)) if all(pair in links for pair in pairs) else ()
+
+
+def doubling_by_parts(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Recursive doubling; on a hypercube an AllReduce in as many parts as a rank has neighbours.
+
+    They go through the bits in turn, each beginning with another one, so that all links are busy in
+    all of log2(n) rounds of alpha + beta S / log2(n) each.
+    """
+    yield from made(recursive_doubling)(problem)
+    n = problem.topology.num_ranks
+    if problem.collective.name == "allreduce" and (order := cube_order(best_links(problem), n)):
+        every = bits(n)
+        parts = shards(range(problem.collective.num_chunks), len(every))
+        steps: list[Step] = []
+        for turn in range(len(every)):
+            for number, chunks in enumerate(parts):
+                bit = every[(turn + number) % len(every)]
+                steps += ((chunks, order[a], order[a ^ bit], True) for a in range(n))
+            steps.append(ROUND_BARRIER)
+        yield iter(steps)
+
+
 def bruck(problem: Problem) -> Iterator[GridProgram]:
     """Send to the rank 1, 2, 4 ... places away, in ceil(log2(n)) rounds, for any n.
 
