@@ -35,6 +35,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import (
     accumulate,
+    chain,
     combinations_with_replacement,
     groupby,
     pairwise,
@@ -560,7 +561,9 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     have links, else round a ring. The second way sends few messages: to the first rank of each
     server, from first to first, and to all inside. Where there are no bits to halve and double
     along, others go through the digits of the places in a server, so that a rank talks to few
-    others. ReduceScatter plays it backwards; AllReduce is one after the other.
+    others. Where only some ranks of a server are next to another one (a group of a dragonfly), what
+    is gathered inside crosses there, and is spread from there. ReduceScatter plays it backwards;
+    AllReduce is one after the other.
     """
     grid, name, links = server_grid(problem), problem.collective.name, best_links(problem)
     if grid is None or name not in GATHER_FAMILY:
@@ -577,10 +580,60 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     elif len(order) & (len(order) - 1):
         digits = [some for some in written(inside.radix) if len(some) > 1]
         ways += [gathered(problem, _exchanges(order, across, *some)) for some in digits]
-    for gather in ways:
+    gates = {
+        (one, other): _gateways(problem, links, one, other)
+        for one, other in permutations(by_server, 2)
+    }
+    through: Iterator[list[Step]] = iter(())
+    if min(map(len, gates.values())) < inside.radix:
+        *digits, last = written(inside.radix)
+        pairs = product(digits or [last], repeat=2)
+        through = (_through_gateways(problem, by_server, gates, *each) for each in pairs)
+    for gather in chain(through, ways):
         steps = list(compose_allreduce(problem, gather))
         if gather and linked(links, steps):
             yield iter(steps)
+
+
+def _gateways(
+    problem: Problem, links: Links, server: Sequence[Rank], other: Sequence[Rank]
+) -> list[tuple[Rank, Rank]]:
+    """Return the pairs of ranks of two servers that are nearest, each rank in one at most."""
+    pairs = [pair for pair in product(server, other) if pair in links]
+    times = {pair: problem.topology.arrival(links[pair], problem.chunk_size) for pair in pairs}
+    least, found = min(times.values(), default=0), dict[Rank, Rank]()
+    for src, dst in pairs:
+        if times[src, dst] == least and src not in found and dst not in found.values():
+            found[src] = dst
+    return list(found.items())
+
+
+def _through_gateways(
+    problem: Problem,
+    by_server: Sequence[tuple[Rank, ...]],
+    gates: Mapping[tuple[tuple[Rank, ...], tuple[Rank, ...]], Sequence[tuple[Rank, Rank]]],
+    before: Sequence[Digit],
+    after: Sequence[Digit],
+) -> list[Step]:
+    """Return an AllGather in every server, through gates, and in every server once more.
+
+    Of what a server has, each of its `gates` to another one takes an equal share. Ranks meet along
+    the digits of their places, `before` from the lowest and `after` from the highest.
+    """
+    own, come = dict(enumerate(blocks(problem))), defaultdict[Rank, tuple[int, ...]](tuple)
+    crossing: list[Step] = []
+    for (server, _), pairs in gates.items():
+        every = [chunk for rank in server for chunk in own[rank]]
+        for share, (src, dst) in zip(shards(every, len(pairs)), pairs, strict=True):
+            crossing.append((share, src, dst, False))
+            come[dst] += share
+
+    def inside(held: Mapping[Rank, tuple[int, ...]], digits: Sequence[Digit]) -> Iterator[Step]:
+        for server in by_server:
+            have = {rank: held[rank] for rank in server}
+            yield from _held(problem, _exchanges(server, *digits), have)
+
+    return [*inside(own, before), *crossing, *inside(come, after[::-1])]
 
 
 def _round_rings(
