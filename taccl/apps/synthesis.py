@@ -65,6 +65,9 @@ MOST = 8
 QUICK = 3000
 """Messages whose program is made and judged in about a second."""
 
+SENDS = 8
+"""Of them are judged while a message is made and replayed, about."""
+
 ITERATION = 1 << 22
 """Bytes of a message in an iteration of a program, about."""
 
@@ -279,8 +282,9 @@ def _open(request: Request, collective: Collective, scorer: Scorer, count: int) 
     made = opening(problem, batch=request.batch)
 
     def doubles(one: tuple[str, Schedule]) -> int:
-        # Messages are replayed in iterations, each of a part of them.
+        # Messages are replayed in iterations, each of a part of them; each send is judged.
         work = one[1].num_messages * (1 + int(one[1].chunk_size) // ITERATION)
+        work = max(work, one[1].num_sends // SENDS)
         return (work // QUICK).bit_length()
 
     # The first answer is one that does not take seconds to lower, to replay and to judge.
