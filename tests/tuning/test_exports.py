@@ -256,9 +256,9 @@ def test_exports_lie_in_the_directory_and_hold_the_librarys_times(
         abs(calculon_us(calculon, CALCULON_OPS[name][0], size) / time - 1)
         for (name, size), (time, _) in times.items() if time is not None
     )  # fmt: skip
-    # An allreduce of 1 KiB takes twice as long as an allgather, and Calculon has one latency.
-    assert f"up to {off:.0%} off the tuned times" in done.err
-    assert off < 0.45
+    # On four ranks in a ring both take two rounds of 1 KiB: Calculon's one latency is enough.
+    assert off < 0.01
+    assert "off the tuned times" not in done.err
     for export in EXPORTS.values():
         assert export.file in done.out
     # The same command without them is instant, and leaves what it would have written.

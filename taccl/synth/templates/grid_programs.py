@@ -580,15 +580,17 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     elif len(order) & (len(order) - 1):
         digits = [some for some in written(inside.radix) if len(some) > 1]
         ways += [gathered(problem, _exchanges(order, across, *some)) for some in digits]
-    gates = {
-        (one, other): _gateways(problem, links, one, other)
-        for one, other in permutations(by_server, 2)
-    }
     through: Iterator[list[Step]] = iter(())
-    if min(map(len, gates.values())) < inside.radix:
+    # The first two servers stand for all: of many there are too many pairs to look at.
+    if len(_gateways(problem, links, *by_server[:2])) < inside.radix:
+        gates = {
+            (one, other): _gateways(problem, links, one, other)
+            for one, other in permutations(by_server, 2)
+        }
         *digits, last = written(inside.radix)
         pairs = product(digits or [last], repeat=2)
-        through = (_through_gateways(problem, by_server, gates, *each) for each in pairs)
+        if all(gates.values()):
+            through = (_through_gateways(problem, by_server, gates, *each) for each in pairs)
     for gather in chain(through, ways):
         steps = list(compose_allreduce(problem, gather))
         if gather and linked(links, steps):
