@@ -96,7 +96,7 @@ SECOND = 0.1
 """Share of the time, at most, for the bounds of these counts."""
 
 MAX_RANKS = 64
-"""Ranks up to which it is."""
+"""Ranks up to which it is, and up to which many chunks come first."""
 
 RESERVED = 0.06
 """Share of the time limit that the search leaves for judging and writing, at least."""
@@ -485,7 +485,7 @@ def _sums_are_slow(request: Request, collective: Collective) -> bool:
     Of one chunk a rank there is one in each instance.
     """
     logical = request.logical
-    if not (request.measured and collective.reduces):
+    if not (request.measured and collective.reduces) or collective.num_ranks > MAX_RANKS:
         return False
     adding = measured_costs(logical.topology).reduce_beta / ADDING
     links = logical.topology.links
