@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, product
+from typing import NamedTuple
 
 from benchmarks.sections import replace_section
 from benchmarks.truth import PAGE
@@ -31,11 +32,18 @@ SIZES = (1 << 12, 1 << 18, 1 << 22, 1 << 26)
 EQUAL = 0.001
 """By what part the times of programs may differ that count as equal."""
 
-Times = tuple[Time, ...]
-"""Of a schedule its makespan, and what its plain and its scored program should take, and take."""
 
-MAKESPAN, PLAIN, SCORED, REPLAYED = 0, 1, 2, 2
-"""Places of times; those that are replayed follow what is expected."""
+class Times(NamedTuple):
+    """Of a schedule its makespan, and what its plain and its scored program should take, and take.
+
+    All are in picoseconds.
+    """
+
+    makespan: Time
+    plain_expected: Time
+    scored_expected: Time
+    plain: Time
+    scored: Time
 
 
 def candidates(machine: str, nodes: int, name: str, size: int) -> Iterator[Times]:
@@ -63,25 +71,28 @@ def candidates(machine: str, nodes: int, name: str, size: int) -> Iterator[Times
                 ]
             except LoweringError:
                 continue
-            yield schedule.makespan, *expected, *times
+            yield Times(schedule.makespan, *expected, *times)
 
 
-def in_order(found: Sequence[Times], told: int, place: int) -> tuple[int, int]:
+def in_order(found: Sequence[Times], told: str, taken: str) -> tuple[int, int]:
     """Return how many pairs are in order, and how many differ.
 
-    ``told`` is the place of what tells the order, ``place`` PLAIN or SCORED.
+    ``told`` and ``taken`` are fields of what is `found`: what tells the order, and what it is.
     """
     right = pairs = 0
     for one, other in combinations(found, 2):
-        first, second = one[place + REPLAYED], other[place + REPLAYED]
+        first, second = getattr(one, taken), getattr(other, taken)
         if abs(first - second) <= EQUAL * max(first, second):
             continue
         pairs += 1
-        right += (one[told] - other[told]) * (first - second) > 0
+        right += (getattr(one, told) - getattr(other, told)) * (first - second) > 0
     return right, pairs
 
 
-WAYS = ((PLAIN, PLAIN), (SCORED, SCORED), (MAKESPAN, PLAIN), (MAKESPAN, SCORED))
+WAYS = (
+    ("plain_expected", "plain"), ("scored_expected", "scored"),
+    ("makespan", "plain"), ("makespan", "scored"),
+)  # fmt: skip
 """What tells the order of which programs."""
 
 

@@ -58,8 +58,10 @@ PIPED = 64
 """Times the size for which it takes least, up to which a pipeline serves."""
 
 STARTS = 8
-"""Parts of a chunk, one of which is the start of a message that is sent as two; and the most that
-threadblocks do their lists for one after the other."""
+"""Parts of a chunk, one of which is the start of a message that is sent as two."""
+
+SLICES = 8
+"""Parts of a chunk, at most, for which threadblocks do their lists one after the other."""
 
 GROUPS = (2, 4, 8)
 """Threadblocks that may share the work of one of the program's, and pieces of what ports send."""
@@ -190,8 +192,14 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
     `wanted`: what plan.
     `in_place`: the mode of calls.
 
-    Raises LoweringError when no plan of the program is right.
+    Raises LoweringError when no plan of the program is right, or it does not serve the size.
     """
+    if not program.min_bytes <= wanted.size <= program.max_bytes:
+        raise LoweringError(
+            f"{program.name} is for {program.min_bytes}..{program.max_bytes} bytes, not for"
+            f" {wanted.size}",
+            fix="give a --size in that range, or make a program of another one",
+        )
     program = rejoined(program, topology)
     chunk = wanted.size // program.chunks_per_loop
     servers = tuple(topology.server_of)
@@ -265,7 +273,7 @@ def _in_one_piece(
     if haste.ready and slower():
         tried(program, replace(hurried(haste), early=haste.early | haste.ready))
     parts = 1 << (haste.slices - 1).bit_length()
-    if 1 < parts <= STARTS and slower():
+    if 1 < parts <= SLICES and slower():
         cut = sliced(program, parts)
         tried(cut, hurried(hurried_messages(cut, topology, wanted)))
     return forms, whole
@@ -383,7 +391,7 @@ def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Ha
         if sharing is not None:
             word = sharing.alpha_across if server[src] != server[dst] else sharing.alpha
         number = numbers[span.gpu, span.threadblock, span.step]
-        answer = launch + word - (told.time)
+        answer = launch + word - told.time
         # It may cost as much to be told in the end that a message has been read.
         first, last = word - span.start, max(0, read[number] + answer)
         if last < first and not span.iteration:

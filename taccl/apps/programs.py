@@ -44,7 +44,7 @@ from taccl.msccl.program import RECEIVES, Op, Program
 from taccl.msccl.run import MAX_WORK, Safe, largest_safe_size, safe_size, work_of
 from taccl.msccl.runtimes import RUNTIMES, Runtime
 from taccl.replay.cost import ReplayModel, model_of
-from taccl.replay.expected import expected_time
+from taccl.replay.expected import MOST_INSTANCES, expected_time
 from taccl.replay.interpreter import Span, replay
 from taccl.replay.timing import Timing, traces
 from taccl.synth.templates.classical import classical_schedules
@@ -65,7 +65,7 @@ MAX_MOVES = 30_000
 COPIES = (2, 4)
 """Instances that are tried where none are asked for."""
 
-MEASURED_COPIES = (1, 2, 4, 8, 16, 32)
+MEASURED_COPIES = tuple(1 << power for power in range(MOST_INSTANCES.bit_length()))
 """The same where a threadblock has a rate of its own, and it takes several to fill a link.
 
 In place of those into which the elements of a chunk do not divide come :func:`copies_near`.

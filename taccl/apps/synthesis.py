@@ -84,7 +84,7 @@ IN_WAVES, QUARTERS_EARLY = (1, 2, 4, 8), (1, 4, 2, 8)
 """Chunk counts of what all get from all across servers, and these where quarters are LONG."""
 
 ADDING = 8
-"""Instances that there are likely."""
+"""Instances of a program with measured costs, about."""
 
 SUMS_SPREAD = (4, 8, 2, 1)
 """Chunk counts where sums are slow: the more places they are in, the more threadblocks add."""
@@ -96,7 +96,7 @@ SECOND = 0.1
 """Share of the time, at most, for the bounds of these counts."""
 
 MAX_RANKS = 64
-"""Ranks up to which it is, and up to which many chunks come first."""
+"""Ranks up to which the least bound is looked for, and many chunks for slow sums come first."""
 
 RESERVED = 0.06
 """Share of the time limit that the search leaves for judging and writing, at least."""
@@ -457,7 +457,7 @@ def counts_of(
         counts = chunk_counts(inside.name, 2)
     long, rooted = len(counts) > len(CHUNK_COUNTS) + 1, collective.root is not None
     if len(counts) > 1 and not long:
-        counts = _best_second(request, collective, counts, clock.share(SECOND))
+        counts = _with_least_bound(request, collective, counts, clock.share(SECOND))
         if counts == IN_WAVES:
             # Where quarters are long between servers, one is spread while the next one crosses.
             table, server = logical.topology.links, logical.topology.server_of
@@ -577,10 +577,10 @@ def _pipelined(request: Request, root: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((first, *second, *others)))
 
 
-def _best_second(
+def _with_least_bound(
     request: Request, collective: Collective, counts: tuple[int, ...], clock: Deadline
 ) -> tuple[int, ...]:
-    """Return the counts with the one second that has the least bound without batches, if it pays.
+    """Return the counts, with the one that has the least bound without batches second, if it pays.
 
     It does where whole chunks share links evenly that have different speeds, or do not divide the
     chunks. It has to be more than a hundredth below what is tried before. With measured costs it is

@@ -179,9 +179,11 @@ def sums_by(how: str, moves: Sequence[Move]) -> list[Move]:
     is added first or, ``spread``, at the next place of the rank that of the next one. What a move
     does is not changed.
     """
+    if how == "apart":
+        return list(moves)
     adding: dict[tuple[int, Slot | None], list[int]] = defaultdict(list)
     for move in moves:
-        if how != "apart" and move.op is Op.REDUCE and move.message is not None:
+        if move.op is Op.REDUCE and move.message is not None:
             adding[move.rank, move.dst].append(move.message)
     turns: Counter[int] = Counter()
     chosen: dict[tuple[int, Slot | None], int] = {}
@@ -190,7 +192,7 @@ def sums_by(how: str, moves: Sequence[Move]) -> list[Move]:
         turns[rank] += how == "spread"
     return [
         move._replace(message=chosen[move.rank, move.dst])
-        if move.op is Op.REDUCE and (move.rank, move.dst) in chosen and move.message is not None
+        if move.op is Op.REDUCE and move.message is not None
         else move
         for move in moves
     ]

@@ -102,6 +102,8 @@ class PlanOptions:
     `group`: threadblocks that share the work of each of the program's, a part of every chunk each;
     they exclude packets. In a pipeline a part is a chunk of its own, so calls have to be of sizes
     that so many more chunks divide: the kernel counts its iterations by whole chunks.
+    `pieces`: of every chunk, in which threadblocks that send through a port do their steps, one
+    after the other, so that what comes in packets is sent on sooner.
     """
 
     servers: tuple[int, ...]
@@ -384,12 +386,10 @@ def _rejoined(gpu: Gpu, began: Mapping[Ends, int]) -> Gpu:
     lists: dict[object, list[Threadblock]] = {}
     for block in sorted(gpu.threadblocks, key=lambda block: block.channel):
         key: object = block.id
-        if block.send_to is not None and block.recv_from is None:
-            ends = gpu.rank, block.send_to, block.channel
-            key = *ends[:2], began.get(ends, block.channel)
-        elif block.recv_from is not None and block.send_to is None:
-            ends = block.recv_from, gpu.rank, block.channel
-            key = *ends[:2], began.get(ends, block.channel)
+        if (block.send_to is None) != (block.recv_from is None):
+            src = gpu.rank if block.recv_from is None else block.recv_from
+            dst = gpu.rank if block.send_to is None else block.send_to
+            key = src, dst, began.get((src, dst, block.channel), block.channel)
         lists.setdefault(key, []).append(block)
     where = {
         block.id: (number, sum(len(one.steps) for one in own[: own.index(block)]))

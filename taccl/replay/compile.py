@@ -246,7 +246,8 @@ def split(program: Program, size: int, model: ReplayModel) -> Split:
     chunk = size // program.chunks_per_loop
     iterations = -(-chunk // message)
     last = chunk - (iterations - 1) * message
-    return Split(iterations, model.joined(program, chunk), message, last, slots)
+    joined = model.joined(program.protocol, program.collective, chunk)
+    return Split(iterations, joined, message, last, slots)
 
 
 def unfit(program: Program, size: int, model: ReplayModel) -> str:

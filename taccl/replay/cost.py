@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.errors import InputError, ProgramError
-from taccl.msccl.program import Op, Program
+from taccl.msccl.program import Op
 from taccl.msccl.runtimes import MAX_COUNT, RUNTIMES, joined_bytes
 from taccl.topology.graph import LocalCosts, ProgramCosts, Topology
 from taccl.units import Time, ceil_time
@@ -285,14 +285,16 @@ class ReplayModel:
             )
         return self.message_bytes[protocol], self.slots[protocol]
 
-    def joined(self, program: Program, chunk_bytes: int) -> int:
-        """Return how many chunks of a step of a program travel as one message.
+    def joined(self, protocol: str, collective: str, chunk_bytes: Fraction | int) -> int:
+        """Return how many chunks of a step travel as one message, each of some `chunk_bytes`.
+
+        They are those of a program with a `protocol`, of a `collective` by name.
 
         Raises ProgramError when the runtime has no such protocol.
         """
-        message, _ = self.of_protocol(program.protocol)
-        room = joined_bytes(message, program.protocol, program.collective)
-        return max(1, min(MAX_COUNT, room // chunk_bytes))
+        message, _ = self.of_protocol(protocol)
+        room = joined_bytes(message, protocol, collective)
+        return max(1, min(MAX_COUNT, int(room // chunk_bytes)))
 
 
 def model_of(runtime: str, element_bytes: int = 4) -> ReplayModel:

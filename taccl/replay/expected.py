@@ -24,14 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.model.schedule import Decisions, Schedule, retime
-from taccl.msccl.runtimes import MAX_COUNT, joined_bytes
 from taccl.replay.cost import MANY_RANKS, ReplayModel, charged_network, measured_costs
 from taccl.topology.graph import Topology
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
 
 MOST_INSTANCES = 32
-"""Of a program."""
+"""Instances of a program that are tried, at most."""
 
 
 def expected_time(
@@ -57,10 +56,9 @@ def expected_time(
     expected: list[Time] = []
     for protocol in protocols:
         message, _ = model.of_protocol(protocol)
-        room = joined_bytes(message, protocol, collective.name)
         for count in dict.fromkeys(counts):
             iterations = max(1, -(-schedule.chunk_size // (count * message)))
-            joined = max(1, min(MAX_COUNT, int(room * count // schedule.chunk_size)))
+            joined = model.joined(protocol, collective.name, schedule.chunk_size / count)
             group = make_group(connected_network(topology, protocol, count), schedule.generators)
             with suppress(ValueError):
                 first = retime(

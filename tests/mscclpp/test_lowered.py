@@ -624,3 +624,11 @@ def test_the_plans_that_mscclpp_ships_have_a_verdict_each() -> None:
     assert {name: found[name] for name in RACES} == {name: {"race"} for name in RACES}
     refused = judge_text((CORPUS / "unit_tests__switch_reduce_test.json").read_text())
     assert [(one.rule, one.severity) for one in refused] == [("refused", Severity.REJECTED)]
+
+
+def test_a_size_that_the_program_is_not_for_is_told_with_its_range() -> None:
+    schedule = ring_schedule("allgather", 4)
+    program = make(schedule, min_bytes=1 << 10, max_bytes=1 << 20)
+    for size in (1 << 9, 1 << 21):
+        with pytest.raises(LoweringError, match=f"is for 1024..1048576 bytes, not for {size}"):
+            best_plan(program, schedule.topology, Wanted(size), in_place=program.in_place)
