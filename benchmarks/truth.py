@@ -31,6 +31,11 @@ from taccl.topology.file import load_topology
 from taccl.topology.graph import ProgramCosts, ProtocolCosts
 from taccl.units import PS_PER_US, format_size
 
+JUDGED_ONLY = ("h100-alltoall",)
+"""Tables that costs of programs are not fitted to: on that machine an AlltoAll of any runtime moves
+at most 315 GB/s a GPU, where all-pairs files as well as rings move 353 to 370 on others of its kind
+(h100-ndv5, h100-ring). Plans are fitted to it: what is told there is their launch."""
+
 DATA = Path(__file__).parents[2] / "shared" / "data" / "measured" / "xml"
 """Where MSCCL files that runs name may lie; a clone has none."""
 
@@ -171,7 +176,10 @@ def read_runs(only: str, kind: str = "xml") -> dict[str, list[Run]]:
 def small(runs: Sequence[Run]) -> list[Run]:
     """Return those of the ``runs`` that costs are fitted to."""
     most = max(FITTED_RANKS, min((run.ranks for run in runs), default=0))
-    return [run for run in runs if run.ranks <= most]
+    return [
+        run for run in runs
+        if run.ranks <= most and (run.kind != "xml" or run.table not in JUDGED_ONLY)
+    ]  # fmt: skip
 
 
 def rows_of(runs: Sequence[Run], costs: ProgramCosts) -> dict[str, list[list[Row]]]:
@@ -199,13 +207,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines: list[Line] = []
     everything: list[Row] = []
     for machine, own in runs.items():
-        fitted = fit(small(own), PRIORS[machine], lambda number: not even(number))
+        known = PRIORS[machine]
+        if options.kind == "mscclpp":
+            costs = measured_costs(load_topology(machine.split()[0]))
+            known = replace(known, inside=costs.inside, across=costs.across)
+        fitted = fit(small(own), known, lambda number: not even(number))
         print(f"{machine}: {fitted.rows} rows fitted", flush=True)
         for cost, (value, far) in fitted.moved.items():
             print(f"    {cost:22} {value:9.4g}   moved {far:+.1f}")
         for table, found in rows_of(own, fitted.costs).items():
             everything += [row for rows in found for row in rows]
-            left = left_out(own, table, PRIORS[machine]) if options.left_out else []
+            left = left_out(own, table, known) if options.left_out else []
             lines.append(Line(table, machine, [e for rows in found for e in judged(rows)], left))
             for rows in found:
                 record = rows[0].run.record if rows else None

@@ -82,6 +82,10 @@ RUNTIME_KERNELS = {"nccl": ("ring", "tree"), "rccl": ("ring", "tree", "all-pairs
 """Kernels of which a runtime runs the fastest, or what its authors took for it."""
 
 
+RUN_BY = ("executor", "msccl")
+"""Runtimes that may have run a file, the likelier first: they read ``maxBytes`` differently."""
+
+
 class RunRecord(FileModel):
     """What ran, and what it took."""
 
@@ -270,7 +274,8 @@ def programs_of(
     if record.algorithm == "files" and files is not None:
         for path in map(str, (files / name for name in record.files)):
             document = parser.read_document(read_bytes(Path(path)), file=path)
-            program = parser.parse(document, "msccl", file=path).program
+            read = (parser.parse(document, runtime, file=path).program for runtime in RUN_BY)
+            program = next(filter(None, read), None)
             if program is None:
                 raise InputError(f"{shown(path)} is no program", fix="give a folder of MSCCL files")
             found.append(program)
@@ -561,8 +566,8 @@ STEP = 0.02
 ORIGIN = 10.0
 """Where the solver has the logarithm 0: its steps are parts of its numbers, never of 0."""
 
-LEAST_WIRE = {"LL": 2.0, "LL128": 128 / 120}
-"""Bytes on the wire for each byte of data: flags beside the words alone."""
+LEAST_WIRE = {"LL": 2.0, "LL128": 128 / 120, "NVLS": 1.0}
+"""Bytes on the wire for each byte of data: flags beside the words alone; one on switches."""
 
 FAR = 4.0
 """How far the logarithm of a cost may move."""
@@ -626,18 +631,21 @@ def _number(field: str, value: float) -> int | Fraction:
 def unknowns(costs: ProgramCosts, runs: Sequence[Run]) -> tuple[Unknown, ...]:
     """Return the costs that may be fitted: those of `costs` that are not 0, and `runs` can have.
 
-    The `runs` are all of programs, or all of plans, whose costs these are then.
+    The `runs` are all of programs, or all of plans, whose costs these are then: they put their
+    bytes on the same wires as programs, of which as much is left for data.
     """
     used = {
         one.protocol if isinstance(one, Program) else protocol_of(one)
         for run in runs for one in run.programs if not isinstance(one, Schedule)
     }  # fmt: skip
     across = any(run.topology.num_servers > 1 for run in runs)
-    found = [
-        _of_machine("inside", 1, 0.15, 1.0), _of_machine("across", 1, 0.15, 1.0),
-        _of_machine("copy_beta", 1, 1.0), _of_machine("reduce_beta", 1, 1.0),
+    parts = ("inside", "across") if any(run.kind == "xml" for run in runs) else ()
+    found = [_of_machine(part, 1, 0.15, 1.0) for part in parts]
+    found += [
+        _of_machine("copy_beta", 1, 1.0),
+        _of_machine("reduce_beta", 1, 1.0),
         _of_machine("flag", PS_PER_US, 1.0),
-    ]  # fmt: skip
+    ]
     for protocol in sorted(used & costs.protocols.keys()):
         found += [
             _of_protocol(protocol, field, PS_PER_US, 0.7)
@@ -715,10 +723,18 @@ def fit(runs: Sequence[Run], prior: ProgramCosts, keep: Callable[[int], bool] | 
         (each.least / value, each.most / value) for each, value in zip(free, known, strict=True)
     ]
     low, high = np.clip(np.log(np.maximum(np.array(limits), 1e-300)), -FAR, FAR).T
-    start = np.clip(0.0, low + 1e-3, high - 1e-3)
-    solved = least_squares(
-        residuals, start + ORIGIN, bounds=(low + ORIGIN, high + ORIGIN),
-        loss="soft_l1", diff_step=STEP / ORIGIN, max_nfev=MOST_CALLS,
+    # A threadblock that is slow, and one whose bytes are many on the wire, look alike from either.
+    faster = -sure * np.array([each.name.endswith("block beta") for each in free])
+    solved = min(
+        (
+            least_squares(
+                residuals, np.clip(start, low + 1e-3, high - 1e-3) + ORIGIN,
+                bounds=(low + ORIGIN, high + ORIGIN),
+                loss="soft_l1", diff_step=STEP / ORIGIN, max_nfev=MOST_CALLS,
+            )
+            for start in (np.zeros(len(free)), faster)
+        ),
+        key=lambda found: found.cost,
     )  # fmt: skip
     costs = costs_at(solved.x)
     moved = {

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.truth import DATA, PRIORS
+from benchmarks.truth import DATA, JUDGED_ONLY, PRIORS, read_runs, small
 from taccl.apps.measured import (
     Row,
     Run,
     fit,
     ordered_pairs,
+    programs_of,
     read_table,
     replayed,
     shipped_tables,
@@ -19,6 +20,8 @@ from taccl.apps.measured import (
 )
 from taccl.errors import InputError
 from taccl.msccl.program import Program
+from taccl.msccl.xml import write_xml
+from taccl.synth.templates.nccl_kernels import KERNELS
 from taccl.topology.file import load_topology, shipped_file
 from taccl.units import PS_PER_US
 
@@ -103,6 +106,24 @@ def test_a_part_that_is_no_whole_words_is_copied_byte_by_byte() -> None:
         assert times[0] - times[1] == longer, size
 
 
+def test_a_file_is_replayed_up_to_its_largest_size_as_the_executor_has_it(tmp_path: Path) -> None:
+    run = next(run for run in read_table("h100-ndv5")[1] if run.record.algorithm == "files")
+    known = KERNELS["ring"](run.topology, run.record.collective, 1, "Simple")
+    assert known is not None
+    made = replace(known, min_bytes=1 << 20, max_bytes=1 << 25)
+    (tmp_path / "ring.xml").write_text(write_xml(made, "executor"), "utf-8")
+    record = run.record.model_copy(
+        update={"files": ["ring.xml"], "times": {1 << 25: 1.0, 1 << 26: 1}}
+    )
+    found = programs_of(record, run.topology, tmp_path)
+    rows = list(
+        replayed(
+            replace(run, record=record, programs=found, columns={}, known={}), PRIORS["dgx-h100"]
+        )
+    )
+    assert [row.replayed is not None for row in rows] == [True, False]
+
+
 def test_order_and_errors_are_counted() -> None:
     one, other = run_of("gb200-nvl4", 0), run_of("gb200-nvl4", 1)
     slow, fast = Row(one, 8, 200, 220, "ring"), Row(other, 8, 100, 90, "tree")
@@ -133,6 +154,33 @@ def test_costs_that_made_the_times_are_found_again() -> None:
     assert found.rows == len(times)
     assert found.supported
     assert not replace(found, rows=3 * len(found.told) - 1).supported
+
+
+def test_threadblocks_that_were_thought_half_as_fast_are_found_again() -> None:
+    run, truth = run_of("a100-dgx"), PRIORS["dgx-a100"]
+    ll = truth.protocols["LL"]
+    programs = tuple(
+        one for one in run.programs if isinstance(one, Program) and one.protocol == "LL"
+    )
+    made = replace(run, programs=programs, columns={}, known={})
+    sizes = {1 << power: 1.0 for power in range(14, 26, 2)}
+    made = replace(made, record=made.record.model_copy(update={"times": sizes}))
+    times = {row.size: (row.replayed or 0) / PS_PER_US for row in replayed(made, truth)}
+    made = replace(made, record=made.record.model_copy(update={"times": times}))
+    slow = replace(ll, block_beta=2 * ll.block_beta)
+    prior = replace(truth, protocols={**truth.protocols, "LL": slow})
+    assert summed_up([row.error for row in replayed(made, prior)])["ninth decile"] > 0.3
+    found = fit([made], prior).costs
+    assert summed_up([row.error for row in replayed(made, found)])["ninth decile"] < 0.03
+    # Wires are as they were: what was wrong is what was moved.
+    assert found.protocols["LL"].wire == pytest.approx(ll.wire, rel=0.1)
+
+
+def test_a_table_of_another_opinion_is_judged_and_not_fitted_to() -> None:
+    runs = read_runs("dgx-h100")["dgx-h100"]
+    assert {run.table for run in runs} - {run.table for run in small(runs)} == {*JUDGED_ONLY}
+    plans = read_runs("dgx-h100", "mscclpp")["dgx-h100 mscclpp"]
+    assert {*JUDGED_ONLY} <= {run.table for run in small(plans)}
 
 
 def errors_of(name: str, what: str = "") -> dict[int, float]:
