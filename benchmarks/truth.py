@@ -32,9 +32,9 @@ from taccl.topology.graph import ProgramCosts, ProtocolCosts
 from taccl.units import PS_PER_US, format_size
 
 JUDGED_ONLY = ("h100-alltoall",)
-"""Tables that costs of programs are not fitted to: on that machine an AlltoAll of any runtime moves
-at most 315 GB/s a GPU, where all-pairs files as well as rings move 353 to 370 on others of its kind
-(h100-ndv5, h100-ring). Plans are fitted to it: what is told there is their launch."""
+"""Tables that costs of programs are not fitted to: there a GPU that feeds seven others moves at most
+315 GB/s, where one that feeds the next of a ring moves 353 to 370 (h100-ndv5, h100-ring), and costs
+have one number for both. Plans are fitted to it: what is told there is their launch."""
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "measured" / "xml"
 """Where MSCCL files that runs name may lie; a clone has none."""
