@@ -33,7 +33,7 @@ from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import TacclError
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule
-from taccl.replay.compile import columns_of, split
+from taccl.replay.compile import among_peers, columns_of, split
 from taccl.replay.cost import WORK, Sharing, charged_network, measured_costs, sharing_of
 from taccl.replay.interpreter import Action, Block, Compiled, compile_program
 from taccl.replay.timing import Timing
@@ -331,8 +331,8 @@ def times(case: Case, simgrid: ModuleType) -> tuple[Time, float]:
     ours = Timing(program, topology, target.model).at(size).time
     if ours is None:
         raise TacclError("the program does not run at this size")
-    sharing = sharing_of(topology, protocol)
     columns, cut = columns_of(program, topology), split(program, size, target.model)
+    sharing = among_peers(sharing_of(topology, protocol), topology, columns.connections)
     compiled = compile_program(columns, cut, sharing.local, sharing=sharing)
     return ours - launch, shared(compiled, sharing, len(topology.edges), simgrid)
 

@@ -8,7 +8,7 @@ known what ran, or whose files are not here, are told and not counted.
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from benchmarks.sections import replace_section
 from taccl.apps.measured import (
+    Fit,
     Row,
     Run,
     fit,
@@ -31,10 +32,9 @@ from taccl.topology.file import load_topology
 from taccl.topology.graph import ProgramCosts, ProtocolCosts
 from taccl.units import PS_PER_US, format_size
 
-JUDGED_ONLY = ("h100-alltoall",)
-"""Tables that costs of programs are not fitted to: there a GPU that feeds seven others moves at most
-315 GB/s, where one that feeds the next of a ring moves 353 to 370 (h100-ndv5, h100-ring), and costs
-have one number for both. Plans are fitted to it: what is told there is their launch."""
+TELL_SEVERAL = ("h100-alltoall",)
+"""Tables to which only `several` is fitted, after all else to the others: what all peers get is told
+there alone, and NCCL's sends and receives are launched as no collective is."""
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "measured" / "xml"
 """Where MSCCL files that runs name may lie; a clone has none."""
@@ -125,10 +125,13 @@ def plans_prior(
 _NVIDIA = (0.6, 1.9, 3.4)
 _NET = (5.0, 8.0, 14.0)
 _RCCL = (12.0, 12.0, 17.0)
+_H100 = Fraction(9, 10)
 _GRAPH, _STORES = (3.0, 3.0, 3.0), (0.8, 0.8, 0.8)
 
 PRIORS: Mapping[str, ProgramCosts] = MappingProxyType({
-    "dgx-h100": prior((0.8, 0.97, 2.0, 5.0), (4.4, 36.7, 38.7), _NVIDIA, _NET, warps=5),
+    "dgx-h100": replace(
+        prior((0.8, 0.97, 2.0, 5.0), (4.4, 36.7, 38.7), _NVIDIA, _NET, warps=5), several=_H100
+    ),
     "dgx-a100": prior((0.8, 0.96, 2.0, 4.3), (3.65, 20, 24), _NVIDIA, _NET),
     "a100-p4de": prior((0.8, 0.96, 2.0, 1.0), (3.65, 20, 24), _NVIDIA, (80.0, 83.0, 164.0)),
     "dgx2": prior((0.96, 0.97, 3.08, 1.0), (0, 20, 26.5), _NVIDIA, _NET),
@@ -137,7 +140,9 @@ PRIORS: Mapping[str, ProgramCosts] = MappingProxyType({
         (0.72, 0.97, 2.0, 1.0), (2.5, 10, 10), (0.8, 0.8, 3.6), (9.5, 9.5, 19.8), _RCCL
     ),
     "gb200-nvl72": prior((0.8, 0.97, 2.0, 1.0), (8.8, 40, 70), _NVIDIA, _NET),
-    "dgx-h100 mscclpp": plans_prior((0.8, 0.97, 2.0, 1.0), 38.7, _GRAPH, _STORES),
+    "dgx-h100 mscclpp": replace(
+        plans_prior((0.8, 0.97, 2.0, 1.0), 38.7, _GRAPH, _STORES), several=_H100
+    ),
     "dgx-a100 mscclpp": plans_prior((0.8, 0.96, 2.0, 1.0), 24, _GRAPH, _STORES),
     "mi300x mscclpp": plans_prior((0.75, 0.97, 2.0, 1.0), 0, _GRAPH, _STORES),
 })  # fmt: skip
@@ -147,7 +152,8 @@ it for trees: one kernel is launched for all; the most that LL moves, 141 and 87
 server of 32 and 24 channels, 39 and 22.5 GB/s on two, by the CPUs of DGX H100 and A100), what
 aws-ofi-nccl's ``platform-aws.c`` says (EFA of p4de takes 75 us, which NCCL adds to its own latency,
 twice for Simple), RCCL's ``tuning.cc`` (base latencies, xGMI), NVIDIA/nccl-tests#212 (a ring on
-H100 moves 365 to 370 GB/s), and data sheets. Nothing is public of the threadblocks of MI250: 10
+H100 moves 365 to 370 GB/s), NVIDIA/nccl#2169 (an AlltoAll on four of them 335 to 338), and data
+sheets. Nothing is public of the threadblocks of MI250: 10
 GB/s, and a quarter for LL, are where its fit begins. On H100 five warps of LL128 are taken to pass
 on what they have, on others all twenty. Of plans: a launch in a CUDA graph takes some 3 us, and a
 store over NVLink arrives within 1 us."""
@@ -176,10 +182,21 @@ def read_runs(only: str, kind: str = "xml") -> dict[str, list[Run]]:
 def small(runs: Sequence[Run]) -> list[Run]:
     """Return those of the ``runs`` that costs are fitted to."""
     most = max(FITTED_RANKS, min((run.ranks for run in runs), default=0))
-    return [
-        run for run in runs
-        if run.ranks <= most and (run.kind != "xml" or run.table not in JUDGED_ONLY)
-    ]  # fmt: skip
+    return [run for run in runs if run.ranks <= most]
+
+
+def fitted_to(
+    runs: Sequence[Run], known: ProgramCosts, keep: Callable[[int], bool] | None = None
+) -> Fit:
+    """Return costs that were ``known`` before fitted to rows of the ``runs`` that `keep` keeps."""
+    last = [run for run in small(runs) if run.kind == "xml" and run.table in TELL_SEVERAL]
+    others = [run for run in small(runs) if run not in last]
+    first = fit(others, known, keep, lambda name: name != "several")
+    if not last:
+        return first
+    more = fit(last, first.costs, keep, lambda name: name == "several")
+    moved, free = {**first.moved, **more.moved}, (*first.free, *more.free)
+    return Fit(more.costs, first.rows + more.rows, moved, free)
 
 
 def rows_of(runs: Sequence[Run], costs: ProgramCosts) -> dict[str, list[list[Row]]]:
@@ -210,8 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = PRIORS[machine]
         if options.kind == "mscclpp":
             costs = measured_costs(load_topology(machine.split()[0]))
-            known = replace(known, inside=costs.inside, across=costs.across)
-        fitted = fit(small(own), known, lambda number: not even(number))
+            known = replace(known, inside=costs.inside, across=costs.across, several=costs.several)
+        fitted = fitted_to(own, known, lambda number: not even(number))
         print(f"{machine}: {fitted.rows} rows fitted", flush=True)
         for cost, (value, far) in fitted.moved.items():
             print(f"    {cost:22} {value:9.4g}   moved {far:+.1f}")
@@ -272,8 +289,8 @@ def left_out(runs: Sequence[Run], table: str, known: ProgramCosts) -> list[float
 
     They start at ``known``, and stay there where the machine has no other table.
     """
-    others = small([run for run in runs if run.table != table])
-    costs = fit(others, known).costs if others else known
+    others = [run for run in runs if run.table != table]
+    costs = fitted_to(others, known).costs if small(others) else known
     rows = rows_of([run for run in runs if run.table == table], costs)[table]
     return [row.error for of_run in rows for row in of_run]
 

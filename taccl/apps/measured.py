@@ -14,7 +14,7 @@ Each file is a table; how far off it is when the costs are fitted to the other f
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import partial
 from itertools import combinations
@@ -396,17 +396,22 @@ def _that_matter(run: Run, costs: ProgramCosts) -> tuple[object, ...]:
     if run.topology.num_servers == 1:
         costs = replace(costs, across=Fraction(1))
         protocols = [replace(row, alpha_across=0, detour=Fraction(1)) for row in protocols]
+    others = (each.name for each in fields(costs))
     return (
-        costs.inside, costs.across, costs.copy_beta, costs.reduce_beta, costs.flag, costs.slices,
+        *(getattr(costs, name) for name in others if name not in ("source", "protocols", "plans")),
         *protocols,
-    )  # fmt: skip
+    )
+
+
+EQUAL = 0.001
+"""By what part measured times may differ that count as equal."""
 
 
 def ordered_pairs(rows: Iterable[Row]) -> tuple[int, int]:
     """Return how many pairs of runs are replayed in the measured order, and how many there are.
 
     A pair is two runs of one collective at one size on the same number of ranks with the same
-    costs; `rows` that were not replayed are in none.
+    costs; `rows` that were not replayed are in none, and what took equally long is none.
     """
     same: dict[tuple[str, int, str, int], list[Row]] = {}
     for row in rows:
@@ -416,7 +421,8 @@ def ordered_pairs(rows: Iterable[Row]) -> tuple[int, int]:
     right = total = 0
     for group in same.values():
         for one, other in combinations(group, 2):
-            if one.run.record.what == other.run.record.what or one.measured == other.measured:
+            apart = abs(one.measured - other.measured)
+            if one.run.record.what == other.run.record.what or apart <= EQUAL * one.measured:
                 continue
             total += 1
             faster = (one.replayed or 0) < (other.replayed or 0)
@@ -639,7 +645,8 @@ def unknowns(costs: ProgramCosts, runs: Sequence[Run]) -> tuple[Unknown, ...]:
         for run in runs for one in run.programs if not isinstance(one, Schedule)
     }  # fmt: skip
     across = any(run.topology.num_servers > 1 for run in runs)
-    parts = ("inside", "across") if any(run.kind == "xml" for run in runs) else ()
+    parts = ["inside", "across"] * any(run.kind == "xml" for run in runs)
+    parts += ["several"] * (costs.several < 1)
     found = [_of_machine(part, 1, 0.15, 1.0) for part in parts]
     found += [
         _of_machine("copy_beta", 1, 1.0),
@@ -685,12 +692,18 @@ class Fit:
         return self.rows >= ROWS_FOR_EACH * len(self.told)
 
 
-def fit(runs: Sequence[Run], prior: ProgramCosts, keep: Callable[[int], bool] | None = None) -> Fit:
+def fit(
+    runs: Sequence[Run],
+    prior: ProgramCosts,
+    keep: Callable[[int], bool] | None = None,
+    free: Callable[[str], bool] | None = None,
+) -> Fit:
     """Return the costs that come nearest to the measured times of `runs`.
 
     `runs`: of one machine.
     `prior`: what was known before.
     `keep`: which rows of a run are fitted to, by their number from the smallest size on; None: all.
+    `free`: tells by its name whether a cost is fitted; None: all that can be.
     """
     from scipy.optimize import least_squares
 
@@ -701,14 +714,14 @@ def fit(runs: Sequence[Run], prior: ProgramCosts, keep: Callable[[int], bool] | 
         if kept and run.programs:
             record = run.record.model_copy(update={"times": kept})
             chosen.append(replace(run, record=record))
-    free = unknowns(prior, chosen)
-    known = [each.get(prior) for each in free]
-    sure = np.array([each.sure for each in free])
+    moving = [each for each in unknowns(prior, chosen) if free is None or free(each.name)]
+    known = [each.get(prior) for each in moving]
+    sure = np.array([each.sure for each in moving])
     rows = 0
 
     def costs_at(values: Vector) -> ProgramCosts:
         costs = prior
-        for each, factor in zip(free, np.exp(values - ORIGIN).tolist(), strict=True):
+        for each, factor in zip(moving, np.exp(values - ORIGIN).tolist(), strict=True):
             costs = each.scale(costs, factor)
         return costs
 
@@ -720,11 +733,11 @@ def fit(runs: Sequence[Run], prior: ProgramCosts, keep: Callable[[int], bool] | 
         return np.concatenate([np.array(off) / TRUSTED, (values - ORIGIN) / sure])
 
     limits = [
-        (each.least / value, each.most / value) for each, value in zip(free, known, strict=True)
+        (each.least / value, each.most / value) for each, value in zip(moving, known, strict=True)
     ]
     low, high = np.clip(np.log(np.maximum(np.array(limits), 1e-300)), -FAR, FAR).T
     # A threadblock that is slow, and one whose bytes are many on the wire, look alike from either.
-    faster = -sure * np.array([each.name.endswith("block beta") for each in free])
+    faster = -sure * np.array([each.name.endswith("block beta") for each in moving])
     solved = min(
         (
             least_squares(
@@ -732,16 +745,16 @@ def fit(runs: Sequence[Run], prior: ProgramCosts, keep: Callable[[int], bool] | 
                 bounds=(low + ORIGIN, high + ORIGIN),
                 loss="soft_l1", diff_step=STEP / ORIGIN, max_nfev=MOST_CALLS,
             )
-            for start in (np.zeros(len(free)), faster)
+            for start in (np.zeros(len(moving)), faster)
         ),
         key=lambda found: found.cost,
     )  # fmt: skip
     costs = costs_at(solved.x)
     moved = {
         each.name: (each.get(costs), float(far))
-        for each, far in zip(free, (solved.x - ORIGIN) / sure, strict=True)
+        for each, far in zip(moving, (solved.x - ORIGIN) / sure, strict=True)
     }
-    return Fit(costs, rows, moved, free)
+    return Fit(costs, rows, moved, tuple(moving))
 
 
 KERNELS_KNOWN = ("nccl", "ring", "tree", "pairs")

@@ -16,8 +16,9 @@ one handles the rest.
 import heapq
 import itertools
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import attrgetter, is_not
 from typing import NamedTuple
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 
 from taccl.errors import ProgramError, TacclWarning
 from taccl.msccl.program import RECEIVES, SENDS, Op, Program, Step, Threadblock
-from taccl.replay.cost import MAX_ITERATIONS, ReplayModel
+from taccl.replay.cost import MAX_ITERATIONS, ReplayModel, Sharing, inside_servers, measured_costs
 from taccl.topology.graph import Topology
 from taccl.units import Time, ceil_time
 
@@ -437,6 +438,26 @@ def kinds_of(
     some[key] = np.arange(len(key))
     rows = zip(*(column[some].tolist() for column in parts), strict=True)
     return tuple(Kind(OPS[number], *rest) for number, *rest in rows), key.astype(np.int32)
+
+
+def among_peers(sharing: Sharing, topology: Topology, connections: Iterable[Connection]) -> Sharing:
+    """Return a ``sharing`` in which edges carry less where several links of `connections` use them.
+
+    Those are edges within servers of a `topology` with measured costs, and how many links there are
+    is not told apart: ``several`` of :class:`taccl.topology.graph.ProgramCosts`.
+    """
+    part = measured_costs(topology).several
+    if part == 1:
+        return sharing
+    links: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for connection in connections:
+        for edge, _ in connection.held:
+            links[edge].add((connection.src, connection.dst))
+    within, capacity = inside_servers(topology), sharing.capacity.copy()
+    for edge, ends in links.items():
+        if len(ends) > 1 and within[edge]:
+            capacity[edge] = max(1, int(int(capacity[edge]) * part))
+    return replace(sharing, capacity=capacity)
 
 
 def classes_of(

@@ -5,6 +5,7 @@ once more. So those are timed once more, on a network on which they cost what th
 
 - a protocol has its launch, its alphas, and its bytes on the wire for each byte of data;
 - a connection is a resource of its own, as fast as the threadblocks of its instances together;
+- an edge within a server that several links use carries less, where that was measured;
 - a FIFO slot holds few chunks, so that the others of a message follow in messages of their own;
 - ``M`` bytes of a chunk, in each instance, are one iteration. The first takes what its messages
   take; those after it follow as fast as the busiest resource lets them.
@@ -24,7 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.model.schedule import Decisions, Schedule, retime
-from taccl.replay.cost import MANY_RANKS, ReplayModel, charged_network, measured_costs
+from taccl.replay.cost import (
+    MANY_RANKS,
+    ReplayModel,
+    charged_network,
+    inside_servers,
+    measured_costs,
+)
 from taccl.topology.graph import Topology
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
@@ -53,13 +60,15 @@ def expected_time(
         return schedule.makespan
     costs, decisions = measured_costs(topology).protocols, schedule.decisions()
     counts = (instances,) if instances else (1, most_instances(schedule, threadblocks))
+    crowded = crowded_edges(schedule)
     expected: list[Time] = []
     for protocol in protocols:
         message, _ = model.of_protocol(protocol)
         for count in dict.fromkeys(counts):
             iterations = max(1, -(-schedule.chunk_size // (count * message)))
             joined = model.joined(protocol, collective.name, schedule.chunk_size / count)
-            group = make_group(connected_network(topology, protocol, count), schedule.generators)
+            network = connected_network(topology, protocol, count, crowded)
+            group = make_group(network, schedule.generators)
             with suppress(ValueError):
                 first = retime(
                     collective, group, schedule.chunk_size / iterations,
@@ -71,14 +80,39 @@ def expected_time(
 
 
 @lru_cache(maxsize=32)
-def connected_network(topology: Topology, protocol: str, instances: int) -> Topology:
+def connected_network(
+    topology: Topology, protocol: str, instances: int, crowded: frozenset[int] = frozenset()
+) -> Topology:
     """Return a `topology` of which every link is as fast as its threadblocks, of some `instances`.
 
-    Messages cost what those of a `protocol` do (:func:`taccl.replay.cost.charged_network`).
+    Messages cost what those of a `protocol` do (:func:`taccl.replay.cost.charged_network`), and
+    `crowded` edges carry what is left to several peers.
     """
-    network = charged_network(topology, protocol)
-    rate = measured_costs(topology).protocols[protocol].block_beta
+    network, costs = charged_network(topology, protocol), measured_costs(topology)
+    rate = costs.protocols[protocol].block_beta
+    if crowded:
+        network = network.with_costs(
+            [
+                replace(edge, beta=edge.beta / costs.several)
+                if edge.beta is not None and edge.id in crowded else edge
+                for edge in network.edges
+            ],
+            network.local,
+        )  # fmt: skip
     return network.with_connections(rate / instances) if rate else network
+
+
+def crowded_edges(schedule: Schedule) -> frozenset[int]:
+    """Return the edges within servers that several links of a `schedule` use, where that counts."""
+    topology = schedule.topology
+    if measured_costs(topology).several == 1:
+        return frozenset()
+    table, used = topology.links, np.zeros(len(topology.links.src), np.bool_)
+    used[schedule.expand().link] = True
+    links = np.bincount(
+        table.edge_ids[np.repeat(used, np.diff(table.edge_start))], minlength=len(topology.edges)
+    )
+    return frozenset(np.flatnonzero((links > 1) & inside_servers(topology)).tolist())
 
 
 def most_instances(schedule: Schedule, threadblocks: int) -> int:

@@ -32,7 +32,17 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from taccl.msccl.program import RECEIVES, SENDS, Program
-from taccl.replay.compile import Columns, Connection, End, Flight, Split, columns_of, split, why_not
+from taccl.replay.compile import (
+    Columns,
+    Connection,
+    End,
+    Flight,
+    Split,
+    among_peers,
+    columns_of,
+    split,
+    why_not,
+)
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, Sharing, local_time, sharing_of
 from taccl.topology.graph import LocalCosts, Topology
 from taccl.units import Time
@@ -377,6 +387,8 @@ def replay(
     columns, cut = columns_of(program, topology, route=route), split(program, size, model)
     factor = PROTOCOL_FACTOR[program.protocol] if protocol_costs else Fraction(1)
     sharing = sharing_of(topology, program.protocol) if model.measured else None
+    if sharing is not None:
+        sharing = among_peers(sharing, topology, columns.connections)
     local = topology.local if sharing is None else sharing.local
     compiled = compile_program(columns, cut, local, factor, sharing)
     run = Run(compiled, len(topology.edges), keep_spans=True)

@@ -81,6 +81,7 @@ from taccl.replay.compile import (
     Columns,
     Connection,
     Split,
+    among_peers,
     classes_of,
     connect,
     kinds_of,
@@ -395,6 +396,8 @@ def replay_plan(
         return Trace(plan.name, size, None, reason)
     processes = sorted(script.processes, key=lambda process: process.key)
     columns = _columns(script.lanes, processes, topology)
+    if sharing is not None:
+        sharing = among_peers(sharing, topology, columns.connections)
     if not keep_spans:
         SPENT.messages += len(columns.kind_of)
     if not keep_spans and (is_loaded() or SPENT.messages >= WORTH_COMPILED):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from taccl.msccl.program import SENDS, Program
 from taccl.replay import events
-from taccl.replay.compile import Columns, columns_of, count_messages, split, unfit
+from taccl.replay.compile import Columns, among_peers, columns_of, count_messages, split, unfit
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, Sharing, sharing_of
 from taccl.replay.events import NEVER, Machine, Rows, machine_of, messages_of
 from taccl.replay.interpreter import Standstill, Trace, Wait, deadlock, replay
@@ -314,7 +314,10 @@ class Timing:
     @cached_property
     def sharing(self) -> Sharing | None:
         """What is charged where messages share edges."""
-        return sharing_of(self.topology, self.program.protocol) if self.model.measured else None
+        if not self.model.measured:
+            return None
+        alone = sharing_of(self.topology, self.program.protocol)
+        return among_peers(alone, self.topology, self.columns.connections)
 
     @cached_property
     def columns(self) -> Columns:

@@ -146,6 +146,7 @@ class PlansRecord(FileModel):
     source: Annotated[StrictStr, Field(min_length=1, max_length=2000, examples=["nccl-tests"])]
     inside: Annotated[Factor, Field(examples=[0.8])] = Fraction(1)
     across: Annotated[Factor, Field(examples=[0.97])] = Fraction(1)
+    several: Annotated[Factor, Field(examples=[0.9])] = Fraction(1)
     copy_bandwidth: Annotated[BetaOrFree, Field(examples=["600GB/s"])] = Fraction(0)
     reduce_bandwidth: Annotated[BetaOrFree, Field(examples=["600GB/s"])] = Fraction(0)
     flag: Annotated[Duration, Field(examples=["0.5us"])] = 0
@@ -157,7 +158,7 @@ class PlansRecord(FileModel):
         return ProgramCosts(
             self.source, {name: row.costs() for name, row in self.protocols.items()},
             self.inside, self.across, self.copy_bandwidth, self.reduce_bandwidth,
-            self.flag, self.slices,
+            self.flag, self.slices, several=self.several,
         )  # fmt: skip
 
 
@@ -612,6 +613,7 @@ def _measured(costs: ProgramCosts) -> dict[str, object]:
         "source": costs.source,
         "inside": str(costs.inside),
         "across": str(costs.across),
+        "several": str(costs.several),
         "copy_bandwidth": rate(costs.copy_beta),
         "reduce_bandwidth": rate(costs.reduce_beta),
         "flag": f"{costs.flag}ps",

@@ -205,6 +205,7 @@ class ProgramCosts:
     `slices`: most slices of a message.
     `plans`: costs of MSCCL++ plans, by what tells that data has come: signals (``Simple``), packets
     (``LL``), and what switches copy and add (``NVLS``); None: plans cost what programs do.
+    `several`: the part of `inside` that is left on an edge which several links of a program use.
     """
 
     source: str
@@ -216,6 +217,7 @@ class ProgramCosts:
     flag: Time = 0
     slices: int = 8
     plans: "ProgramCosts | None" = None
+    several: Fraction = Fraction(1)
 
 
 @dataclass(frozen=True, eq=False)

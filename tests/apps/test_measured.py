@@ -2,11 +2,12 @@
 
 import shutil
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from benchmarks.truth import DATA, JUDGED_ONLY, PRIORS, read_runs, small
+from benchmarks.truth import DATA, PRIORS
 from taccl.apps.measured import (
     Row,
     Run,
@@ -131,6 +132,10 @@ def test_order_and_errors_are_counted() -> None:
     assert ordered_pairs([slow, replace(fast, replayed=300)]) == (0, 1)
     assert ordered_pairs([slow, replace(fast, replayed=None)]) == (0, 0)
     assert ordered_pairs([slow, replace(fast, size=16)]) == (0, 0)
+    assert ordered_pairs([replace(slow, measured=99_990), replace(fast, measured=100_000)]) == (
+        0,
+        0,
+    )
     assert summed_up([0.1, -0.3, 0.2]) == {"median": 0.2, "ninth decile": pytest.approx(0.28)}
 
 
@@ -176,11 +181,12 @@ def test_threadblocks_that_were_thought_half_as_fast_are_found_again() -> None:
     assert found.protocols["LL"].wire == pytest.approx(ll.wire, rel=0.1)
 
 
-def test_a_table_of_another_opinion_is_judged_and_not_fitted_to() -> None:
-    runs = read_runs("dgx-h100")["dgx-h100"]
-    assert {run.table for run in runs} - {run.table for run in small(runs)} == {*JUDGED_ONLY}
-    plans = read_runs("dgx-h100", "mscclpp")["dgx-h100 mscclpp"]
-    assert {*JUDGED_ONLY} <= {run.table for run in small(plans)}
+def test_what_is_left_to_several_peers_changes_all_pairs_and_no_ring() -> None:
+    costs = PRIORS["dgx-h100"]
+    for run, most in ((run_of("h100-alltoall"), 1.2), (run_of("h100-ring", 1), 1.0)):
+        rows = replayed(run, costs), replayed(run, replace(costs, several=Fraction(3, 4)))
+        ratios = [(b.replayed or 0) / (a.replayed or 1) for a, b in zip(*rows, strict=True)]
+        assert max(ratios) == pytest.approx(most, abs=0.05)
 
 
 def errors_of(name: str, what: str = "") -> dict[int, float]:

@@ -267,6 +267,7 @@ _MEASURED = {
     "source": "where the numbers are from",
     "inside": "the part of their bandwidth that edges within a server have left for data",
     "across": "the same of edges that only links between servers use",
+    "several": "the part of `inside` that is left on an edge which several links of a program use",
     "copy_bandwidth": "of a threadblock that copies, or receives",
     "reduce_bandwidth": "of a threadblock that adds",
     "flag": "from the post of a step to where others see it",

@@ -121,9 +121,13 @@ def test_measured_costs_charge_one_alpha_and_the_threadblock() -> None:
         ).time
         for blocks in (1, 8)
     ]  # fmt: skip
-    # 9/8 of the bytes at 0.676 of 450 GB/s; before it and with it 0.93 us, and the launch.
-    known = (4.80 + 2 * 0.93) * US + 72 * 10**6 / (450 * 0.676) * 1000
-    assert times[1] == pytest.approx(known, rel=1e-4)
+    # 9/8 of the bytes at what is left of 450 GB/s; before it and with it an alpha, and the launch.
+    assert topology.measured is not None
+    assert topology.measured.plans is not None
+    own = topology.measured.plans
+    row = own.protocols["NVLS"]
+    started, left = row.launch + 2 * row.alpha, float(own.inside / row.wire)
+    assert times[1] == pytest.approx(started + 72 * 10**9 / (450 * left), rel=1e-4)
     # The engine is slower than a threadblock here, not where its part is 1/8 of less.
     assert times[0] == times[1]
     fast = topology.with_costs([replace(edge, beta=Fraction(1)) for edge in topology.edges])
@@ -139,8 +143,8 @@ def test_measured_costs_charge_one_alpha_and_the_threadblock() -> None:
         ).time
         for blocks in (1, 8)
     ]
-    assert slow[0] == pytest.approx((4.80 + 2 * 0.93) * US + 8 * 10**6 * 25, rel=1e-4)
-    assert slow[1] == pytest.approx((4.80 + 2 * 0.93) * US + 72 * 10**6 / 0.676, rel=1e-4)
+    assert slow[0] == pytest.approx(started + 8 * 10**6 * 25, rel=1e-4)
+    assert slow[1] == pytest.approx(started + 72 * 10**6 / left, rel=1e-4)
 
 
 def test_both_replays_give_the_same_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,16 @@ def test_flags_on_the_wire_the_efficiency_of_edges_and_servers_are_charged() -> 
     assert timed(one, PAIR, 400, costs(wire=2, detour=3)) == 2 * 400
 
 
+def test_an_edge_of_several_peers_carries_less_and_one_of_a_single_peer_all() -> None:
+    charged, machine = costs(several=Fraction(1, 2), alpha=7, alpha_across=7), hub(3, beta=4)
+    to_two, to_one = sends([(1, 1), (2, 1)], [], []), sends([(1, 1), (1, 1)], [], [])
+    from_two = sends([], [(0, 1)], [(0, 1)])
+    assert timed(to_two, machine, 400, charged) == timed(from_two, machine, 400, charged) == 1607
+    assert timed(to_one, machine, 400, charged) == 807
+    apart = replace(machine, server_of=(0, 1, 2))
+    assert timed(to_two, apart, 400, charged) == 807
+
+
 def test_a_message_is_passed_on_slice_by_slice() -> None:
     line = network(3, [(0, 1, 0, None, 4), (1, 2, 0, None, 4), (2, 0, 0, None, 4)])
     made = program(
@@ -141,6 +151,7 @@ def test_both_replays_of_random_programs_are_equal(slices: int) -> None:
             Fraction(rng.randrange(100, 300), 100), rng.choice((0, Fraction(7, 3))),
             rng.choice((8, 40)), slices, rng.choice((1, Fraction(5, 2))),
             inside=Fraction(rng.randrange(1, 100), 100), across=Fraction(9, 10),
+            several=Fraction(rng.randrange(50, 101), 100),
             flag=rng.choice((0, 70, 5000)),
             copy_beta=Fraction(rng.randrange(3)), reduce_beta=Fraction(rng.randrange(3), 7),
         )  # fmt: skip
@@ -187,6 +198,7 @@ def test_no_program_is_faster_than_the_bound_of_its_least_costs() -> None:
             rng.randrange(100), rng.randrange(900), rng.randrange(900, 2000),
             Fraction(rng.randrange(100, 300), 100), 0, rng.choice((8, 1 << 20)),
             inside=Fraction(rng.randrange(20, 100), 100), flag=rng.choice((0, 70)),
+            several=Fraction(rng.randrange(50, 101), 100),
         )  # fmt: skip
         orders = [tuple(range(ranks)), tuple(range(ranks - 1, -1, -1))][: rng.randrange(1, 3)]
         for made in (
