@@ -33,8 +33,8 @@ from taccl.topology.graph import ProgramCosts, ProtocolCosts
 from taccl.units import PS_PER_US, format_size
 
 TELL_SEVERAL = ("h100-alltoall",)
-"""Tables to which only `several` is fitted, after all else to the others: what all peers get is told
-there alone, and NCCL's sends and receives are launched as no collective is."""
+"""Tables to which only `several` is fitted, after all else to the others: what all peers get is
+told there alone, and NCCL's sends and receives are launched as no collective is."""
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "measured" / "xml"
 """Where MSCCL files that runs name may lie; a clone has none."""

@@ -1,6 +1,7 @@
 """What programs are expected to take: hand-computed, of schedules without a program."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -9,7 +10,7 @@ from taccl.model.problem import problem_of
 from taccl.model.schedule import Decisions, Schedule
 from taccl.replay.expected import expected_time, most_instances
 from taccl.topology.graph import ProgramCosts
-from tests.replay.program_builder import network
+from tests.replay.program_builder import hub, network
 from tests.replay.test_shared_edges import MODEL, costs
 
 CHAIN = network(3, [(a, b, 700, None, 4) for a, b in ((0, 1), (1, 0), (1, 2), (2, 1))])
@@ -44,6 +45,15 @@ def test_a_schedule_is_expected_to_take_what_its_messages_take() -> None:
         schedule = passed_on(chunks, size, charged)
         found = expected_time(schedule, MODEL, ("Simple",), threadblocks, instances)
         assert found == wanted, claim
+
+
+def test_an_edge_that_serves_several_peers_is_expected_to_carry_less() -> None:
+    topology = replace(hub(3, beta=4), measured=costs(several=Fraction(1, 2)))
+    problem = problem_of(topology, build_collective("broadcast", 3, 1, root=0), 100)
+    for hops, wanted in ((((0, 1), (0, 2)), 2 * 800), (((0, 1), (1, 2)), 2 * 400)):
+        rows = [(0, topology.links.between(*hop)[0], n, False) for n, hop in enumerate(hops)]
+        schedule = problem.timed(Decisions.of(rows))
+        assert expected_time(schedule, MODEL, ("Simple",), 8, 1) == wanted
 
 
 def test_the_protocol_that_is_expected_to_take_least_counts() -> None:
