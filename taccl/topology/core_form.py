@@ -104,6 +104,13 @@ def _slower(value: object) -> Fraction:
     raise InputError(f"should be a factor of at least 1, got {shown(value)}")
 
 
+def _part(value: object) -> Fraction:
+    factor = _factor(value)
+    if factor <= 1:
+        return factor
+    raise InputError(f"should be a part of at most 1, got {shown(value)}")
+
+
 Factor = Annotated[
     Fraction,
     PlainValidator(checked(_factor, "a factor", "write 0.8 or 2.55")),
@@ -118,6 +125,13 @@ Slower = Annotated[
     WithJsonSchema({"type": ["number", "string"], "description": "a factor from 1 on, such as 5"}),
 ]
 """Exact, as written; what is multiplied takes no less."""
+
+Part = Annotated[
+    Fraction,
+    PlainValidator(checked(_part, "a part", "write 0.8")),
+    WithJsonSchema({"type": ["number", "string"], "description": "a part up to 1, such as 0.9"}),
+]
+"""Exact, as written; what is multiplied is no more."""
 
 
 class ProtocolRecord(FileModel):
@@ -146,7 +160,7 @@ class PlansRecord(FileModel):
     source: Annotated[StrictStr, Field(min_length=1, max_length=2000, examples=["nccl-tests"])]
     inside: Annotated[Factor, Field(examples=[0.8])] = Fraction(1)
     across: Annotated[Factor, Field(examples=[0.97])] = Fraction(1)
-    several: Annotated[Factor, Field(examples=[0.9])] = Fraction(1)
+    several: Annotated[Part, Field(examples=[0.9])] = Fraction(1)
     copy_bandwidth: Annotated[BetaOrFree, Field(examples=["600GB/s"])] = Fraction(0)
     reduce_bandwidth: Annotated[BetaOrFree, Field(examples=["600GB/s"])] = Fraction(0)
     flag: Annotated[Duration, Field(examples=["0.5us"])] = 0

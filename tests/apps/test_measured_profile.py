@@ -3,6 +3,7 @@
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from taccl.replay.sweep import measured_bounds_of
 from taccl.replay.timing import traces
 from taccl.synth.templates.classical import classical_schedules, textbook_schedule
 from taccl.timing.deadline import Deadline
+from taccl.topology.file import load_topology, shipped_file
 from taccl.topology.graph import ProgramCosts, ProtocolCosts, Topology, whole
 from taccl.topology.symmetry import make_group
 from tests.generators import pair, twin2x2
@@ -257,3 +259,16 @@ def test_where_threadblocks_add_more_slowly_than_links_carry_many_chunks_come_fi
     assert first("dgx-a100", "allgather", large) == 1, "nothing is added"
     assert first("dgx-a100", "allreduce", 1 << 10) == 1, "sums take less than a latency"
     assert first("dgx-h100", "allreduce", large) == 1, "threadblocks add faster"
+
+
+def test_costs_below_what_bounds_charge_are_refused(tmp_path: Path) -> None:
+    text = Path(shipped_file("dgx-h100", "topologies", "topology")).read_text("utf-8")
+    cases = (
+        ("  several: 0.833", "  several: 1.5", "measured.several: should be a part of at most 1"),
+        ("detour: 5", "detour: 0.5", "detour: should be a factor of at least 1, got 0.5"),
+    )
+    for old, new, told in cases:
+        path = tmp_path / "machine.yaml"
+        path.write_text(text.replace(old, new, 1), "utf-8")
+        with pytest.raises(InputError, match=told):
+            load_topology(str(path))
