@@ -863,8 +863,9 @@ class Scorer:
             return schedule.makespan
         protocols = target.protocols(schedule.collective.name, schedule.topology)
         return expected_time(
-            schedule, target.model, protocols, target.max_threadblocks, target.instances
-        )
+            schedule, target.model, protocols, target.max_threadblocks, target.instances,
+            fused=RUNTIMES[target.runtime].ops >= FUSED,
+        )  # fmt: skip
 
     def lowering(self, schedule: Schedule, engine: str) -> Lowering | None:
         """Return the task of lowering a schedule, already done for the one that scored best.

@@ -46,11 +46,14 @@ def expected_time(
     protocols: Iterable[str],
     threadblocks: int,
     instances: int | None = None,
+    *,
+    fused: bool = False,
 ) -> Time:
     """Return the picoseconds that the best program of a `schedule` is expected to take.
 
     `model` has the constants of its runtime, `protocols` are those to choose from; a rank has so
-    many `threadblocks`, and there are so many `instances` (None: as many as pay).
+    many `threadblocks`, and there are so many `instances` (None: as many as pay). With `fused`
+    steps a threadblock passes on what it receives: nobody waits for its flags.
 
     The topology of the schedule has measured costs. Of many ranks, of chunks that are made in time,
     and of what switches copy or add, the schedule's own makespan stands for it.
@@ -67,7 +70,7 @@ def expected_time(
         for count in dict.fromkeys(counts):
             iterations = max(1, -(-schedule.chunk_size // (count * message)))
             joined = model.joined(protocol, collective.name, schedule.chunk_size / count)
-            network = connected_network(topology, protocol, count, crowded)
+            network = connected_network(topology, protocol, count, crowded, fused=fused)
             group = make_group(network, schedule.generators)
             with suppress(ValueError):
                 first = retime(
@@ -81,24 +84,27 @@ def expected_time(
 
 @lru_cache(maxsize=32)
 def connected_network(
-    topology: Topology, protocol: str, instances: int, crowded: frozenset[int] = frozenset()
+    topology: Topology,
+    protocol: str,
+    instances: int,
+    crowded: frozenset[int] = frozenset(),
+    *,
+    fused: bool = False,
 ) -> Topology:
     """Return a `topology` of which every link is as fast as its threadblocks, of some `instances`.
 
     Messages cost what those of a `protocol` do (:func:`taccl.replay.cost.charged_network`), and
-    `crowded` edges carry what is left to several peers.
+    `crowded` edges carry what is left to several peers. With `fused` steps there are no flags.
     """
     network, costs = charged_network(topology, protocol), measured_costs(topology)
     rate = costs.protocols[protocol].block_beta
-    if crowded:
-        network = network.with_costs(
-            [
-                replace(edge, beta=edge.beta / costs.several)
-                if edge.beta is not None and edge.id in crowded else edge
-                for edge in network.edges
-            ],
-            network.local,
-        )  # fmt: skip
+    if crowded or fused:
+        flag, edges = costs.flag * fused, []
+        for edge in network.edges:
+            beta, out = edge.beta, edge.tail < topology.num_ranks
+            slower = beta / costs.several if beta and edge.id in crowded else beta
+            edges.append(replace(edge, alpha=edge.alpha - flag * out, beta=slower))
+        network = network.with_costs(edges, network.local)
     return network.with_connections(rate / instances) if rate else network
 
 

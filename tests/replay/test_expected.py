@@ -56,6 +56,12 @@ def test_an_edge_that_serves_several_peers_is_expected_to_carry_less() -> None:
         assert expected_time(schedule, MODEL, ("Simple",), 8, 1) == wanted
 
 
+def test_nobody_waits_for_flags_where_steps_are_fused() -> None:
+    schedule = passed_on(1, 100, costs(alpha=50, flag=30))
+    for fused, wanted in ((False, 2 * (400 + 50 + 30)), (True, 2 * (400 + 50))):
+        assert expected_time(schedule, MODEL, ("Simple",), 2, fused=fused) == wanted
+
+
 def test_the_protocol_that_is_expected_to_take_least_counts() -> None:
     charged = costs(launch=1000)
     rows = charged.protocols
