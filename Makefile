@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadgroup
 demo: $(VENV)/installed
 	$(BIN)/taccl warmup
 	mkdir -p $(OUT)
-	$(BIN)/taccl synthesize ndv2 allgather --nodes 2 --size 1MB --time-limit 40 -o $(OUT)/ndv2-x2-allgather.xml
+	$(BIN)/taccl synthesize ndv2 allgather --nodes 2 --size 1M --time-limit 40 -o $(OUT)/ndv2-x2-allgather.xml
 	$(BIN)/taccl verify $(OUT)/ndv2-x2-allgather.xml
 	$(BIN)/taccl evaluate $(OUT)/ndv2-x2-allgather.xml --topology ndv2 --nodes 2 -b 256K -e 2M
 	@echo "the command is $(BIN)/taccl: write '. $(BIN)/activate', then 'taccl --help'"

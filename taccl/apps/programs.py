@@ -71,6 +71,9 @@ MEASURED_COPIES = tuple(1 << power for power in range(MOST_INSTANCES.bit_length(
 In place of those into which the elements of a chunk do not divide come :func:`copies_near`.
 """
 
+LEAST = Fraction(7, 8)
+"""Of the size that is asked for: a smaller one says too little of it."""
+
 HASTY = Fraction(3, 2)
 """Times what the best number of them takes at least, that fewer may take once time is up."""
 
@@ -182,8 +185,18 @@ class Target:
         return self.instances or 1
 
     def whole_size(self, size: int, chunks: int) -> int:
-        """Return the largest size up to ``size`` that cuts into whole chunks of elements."""
-        return size - size % self.divisor(chunks)
+        """Return the largest size up to ``size`` that cuts into whole chunks of elements.
+
+        Where a range of sizes is asked for, or ``size`` itself does not, and instances may be
+        chosen, also into powers of two of these, as long as that is nearly all of ``size``: a file
+        of seven instances would serve no power of two.
+        """
+        unit = self.divisor(chunks)
+        inexact = (self.min_bytes, self.max_bytes) != (None, None) or size % unit
+        if inexact and self.measured and self.instances is None:
+            units = (unit * copies for copies in reversed(MEASURED_COPIES))
+            unit = next((one for one in units if size - size % one >= LEAST * size), unit)
+        return size - size % unit
 
     def claimed(self, schedule: Schedule) -> tuple[bool, bool]:
         """Return (in place, out of place): the modes to be served."""
@@ -738,9 +751,6 @@ SCORING = 0.15
 
 GIVEN_UP = 0.35
 """The same for the first of them: then the schedule is given up."""
-
-LEAST = Fraction(7, 8)
-"""Of the size that is asked for: a smaller one says too little of it."""
 
 
 def common_size(target: Target, size: int, chunks_in_size: int, counts: Sequence[int]) -> int:

@@ -115,6 +115,21 @@ def test_small_sizes_take_ll_and_large_ones_do_not() -> None:
         assert not judge(found.program, "portable")  # type: ignore[arg-type]
 
 
+def test_a_file_for_a_range_of_sizes_serves_the_powers_of_two_in_it() -> None:
+    # 7 812 elements of a chunk would be cut into seven.
+    exact = Target(instances=None, measured=True)
+    ranged = replace(exact, min_bytes=1 << 16)
+    assert exact.whole_size(1_000_000, 8) == 1_000_000  # 31 250 elements
+    assert [ranged.whole_size(1_000_000, count) for count in (8, 32)] == [999_424, 999_424]
+    assert exact.whole_size(1_000_000, 32) == 999_424
+    assert ranged.whole_size(1 << 20, 32) == 1 << 20
+    assert ranged.whole_size(100, 8) == 96
+    found = measured("1000000", min_bytes=1 << 16, max_bytes=1 << 26)
+    assert found.program is not None
+    for size in (1 << power for power in range(16, 27)):
+        assert size % (found.program.chunks_per_loop * 4) == 0
+
+
 def test_of_all_protocols_and_instances_a_plain_program_is_the_fastest_as_chosen() -> None:
     chosen = measured("4194304")
     asked = [measured("4194304", protocol=protocol).time for protocol in ("Simple", "LL", "LL128")]

@@ -249,7 +249,7 @@ def test_a_cold_machine_compiles_before_its_clock_and_finds_more_than_a_ring(
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "taccl", "synthesize", "ndv2", "allgather", "--time-limit", "10",
-         "--json"],
+         "--profile", "alpha-beta", "--json"],
         check=True, capture_output=True, text=True,
         env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
     )  # fmt: skip

@@ -226,7 +226,10 @@ def test_a_name_that_is_neither_is_an_error_that_lists_the_names(run: Run) -> No
 
 def test_between_servers_the_protocol_and_its_reason_are_told(run: Run, tmp_path: Path) -> None:
     output, schedule = tmp_path / "f.xml", tmp_path / "f.json"
-    words = ("ndv2", "reduce", "--nodes", 2, "--engine", "binomial", "--chunks", 1, *QUICK)
+    words = (
+        "ndv2", "reduce", "--nodes", 2, "--engine", "binomial", "--chunks", 1,
+        "--profile", "alpha-beta", *QUICK,
+    )  # fmt: skip
     told = "LL128: a reduce between servers hangs with Simple; of LL128 and LL the faster by replay"
     done = run("synthesize", *words, "--schedule", schedule, "-o", output)
     assert f"  protocol    {told}\n" in done.out

@@ -72,10 +72,28 @@ def test_it_takes_a_latency_for_every_hop_of_the_farthest() -> None:
 def test_an_allreduce_meets_in_the_middle() -> None:
     # Five ranks in a row: two hops up to the third, and two back.
     hops = [hop for a in range(4) for hop in both_ways(a, a + 1, 5, Fraction(1))]
-    problem = problem_of(build("row", 5, hops), "allreduce", chunks=1, chunk_size=10)
-    (found,) = classical_schedules(problem, "flooding", batch=True)
-    assert found.makespan == 4 * (5 + 5 * 10)
+    problem = problem_of(build("row", 5, hops), "allreduce", chunks=1, chunk_size=1)
+    found = classical_schedules(problem, "flooding", batch=True)[0]
+    assert found.makespan == 4 * (5 + 5 * 1)
     assert verify(found, problem.logical) == []
+
+
+def test_large_sums_meet_at_their_owners() -> None:
+    hops = [hop for a in range(4) for hop in both_ways(a, a + 1, 5, Fraction(1))]
+    problem = problem_of(build("row", 5, hops), "allreduce", chunks=1, chunk_size=10)
+    found = classical_schedules(problem, "flooding", batch=True)[0]
+    assert found.makespan < 4 * (5 + 5 * 10)
+    assert verify(found, problem.logical) == []
+
+
+def test_large_sums_use_every_nic() -> None:
+    topology = load_machine("mi250", MachineOptions(nodes=2))
+    problem = whole_problem(topology, build_collective("allreduce", 32, 1), 32_000_000)
+    found = classical_schedules(problem, "flooding", batch=True)[0]
+    src, dst = (ends[found.link].tolist() for ends in (topology.links.src, topology.links.dst))
+    across = [(a, b) for a, b in zip(src, dst, strict=True) if abs(a - b) == 16]
+    assert sorted(across) == sorted([(a, (a + 16) % 32) for a in range(32)] * 2)
+    assert all(a // 16 == b // 16 for a, b in zip(src, dst, strict=True) if abs(a - b) != 16)
 
 
 def test_pieces_follow_one_another_in_waves() -> None:

@@ -8,10 +8,10 @@ farthest target is away: on a ring of n ranks with h = floor(n/2), each with S b
 h (alpha + beta S), an AlltoAll h alpha + h (h+1)/2 beta S.
 
 An AllGather floods from every rank, a ReduceScatter is that backwards; the chunks of an AllReduce
-are summed up at ranks in the middle, from which no other is far, and flood from there. In an
-AlltoAll the messages for a rank are relayed, all that are for ranks behind a neighbour together.
-With waves, pieces of a rank leave one round after another. To other servers a chunk goes from its
-root alone, to the ranks at the same place there.
+are summed up at ranks in the middle, from which no other is far, and flood from there, or at their
+owners, so that every NIC is used. In an AlltoAll the messages for a rank are relayed, all that are
+for ranks behind a neighbour together. With waves, pieces of a rank leave one round after another.
+To other servers a chunk goes from its root alone, to the ranks at the same place there.
 
 References
 ----------
@@ -20,7 +20,7 @@ Dalal, Metcalfe: Reverse path forwarding of broadcast packets (1978), for trees 
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from itertools import permutations
+from itertools import permutations, product
 
 from taccl.model.problem import Problem
 from taccl.synth.templates.steps import GATHER_FAMILY, Links, Step, best_links, compose_allreduce
@@ -55,11 +55,13 @@ def flooding(problem: Problem) -> Iterator[Iterator[Step]]:
     if name == "allreduce":
         reach = [max(*there, *back) for there, back in zip(*away, strict=True)]
         middle = [rank for rank in range(n) if reach[rank] == min(reach)]
-        roots = [middle[owner % len(middle)] for owner in collective.owner.tolist()]
+        owners = collective.owner.tolist()
+        choices = [[middle[owner % len(middle)] for owner in owners]]
+        choices += [owners] if len(middle) < n else []
     else:
         ends = collective.targets if collective.reduces else collective.sources
-        roots = [ends(chunk)[0] for chunk in range(collective.num_chunks)]
-    for in_waves in (False, True)[: 1 + bool(collective.index.any())]:
+        choices = [[ends(chunk)[0] for chunk in range(collective.num_chunks)]]
+    for in_waves, roots in product((False, True)[: 1 + bool(collective.index.any())], choices):
         if not collective.reduces:
             yield _flood(problem, links, home, away[0], roots, in_waves=in_waves)
             continue

@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import chain, pairwise, permutations
 
 from taccl.collectives import COLLECTIVES
@@ -33,7 +34,7 @@ PIPELINED = 8
 """Chunks of a channel in a broadcast or reduce, which go round a ring one after another: NCCL's
 messages are a quarter there of those of other collectives (``BROADCAST_CHUNKSTEPS``), in slices."""
 
-MOST_SEARCHED = 5.0
+MOST_SEARCHED = 0.5
 """Deterministic seconds of a search for the ways through a server."""
 
 ALL_PAIRS_CHANNELS = 8
@@ -97,7 +98,8 @@ def _reduce(place: int, order: Order, channel: int, channels: int) -> Steps:
     )
 
 
-def ring_orders(topology: Topology, channels: int) -> list[tuple[Rank, ...]]:
+@lru_cache(maxsize=16)
+def ring_orders(topology: Topology, channels: int) -> tuple[tuple[Rank, ...], ...]:
     """Return the order of all ranks in the ring of each of so many `channels`.
 
     Servers of the `topology` are alike, and a rank has the same place in each.
@@ -120,7 +122,7 @@ def ring_orders(topology: Topology, channels: int) -> list[tuple[Rank, ...]]:
             server[place] for server, turn in zip(servers, turns, strict=True) for place in turn
         ]
         found.append(tuple(order))
-    return found
+    return tuple(found)
 
 
 def _through_switch(size: int, *, closed: bool) -> list[list[int]]:
@@ -152,8 +154,12 @@ def _wired(topology: Topology, channels: int) -> list[list[int]]:
             betas[one, other] = slowest
     lanes = {pair: int(max(betas.values()) // beta) for pair, beta in betas.items()}
     size, several = len(ranks), topology.num_servers > 1
-    degree = min(sum(n for (one, _), n in lanes.items() if one == rank) for rank in range(size))
-    for count in range(min(channels, size if several else degree), 0, -1):
+    degrees = [sum(n for (one, _), n in lanes.items() if one == rank) for rank in range(size)]
+    most = min(channels, size)
+    # A ring leaves every GPU by a lane; a path ends at one.
+    while sum(max(0, most - degree) for degree in degrees) > (most if several else 0):
+        most -= 1
+    for count in range(most, 0, -1):
         model = cp_model.CpModel()
         arcs = [{pair: model.new_bool_var("") for pair in lanes} for _ in range(count)]
         if several:
@@ -382,7 +388,7 @@ def _ring(topology: Topology, collective: str, channels: int, protocol: str) -> 
         return None
     orders = ring_orders(topology, channels)
     if COLLECTIVES[collective].has_root:
-        orders = [(*order[order.index(0) :], *order[: order.index(0)]) for order in orders]
+        orders = tuple((*one[one.index(0) :], *one[: one.index(0)]) for one in orders)
     return ring_program(collective, orders, protocol)
 
 
