@@ -5,6 +5,7 @@ pipeline) the one that takes least by replay is written, and none that is not ju
 switches copy and add becomes a plan without a program between.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,6 +48,7 @@ from taccl.replay.cost import (
 from taccl.replay.interpreter import Trace, replay
 from taccl.replay.plans import replay_plan
 from taccl.replay.sweep import Row, bounds_of, measured_bounds_of, row_of
+from taccl.replay.timing import Timing
 from taccl.topology.graph import Topology
 from taccl.units import Time, format_time
 from taccl.verify import require_valid
@@ -223,7 +225,12 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
     if wanted.protocol in ("auto", "Simple"):
         forms, whole = _in_one_piece(program, topology, wanted, plain, made)
         found = list(whole.values()) + _in_parts(program, wanted, forms, whole, made)
-    if wanted.protocol == "LL" or (wanted.protocol == "auto" and chunk <= SMALL):
+    least = min((one.time for one in found), default=math.inf)
+    if wanted.protocol == "LL" or (
+        wanted.protocol == "auto"
+        and chunk <= SMALL
+        and _as_packets(program, topology, wanted) < least
+    ):
         found += _with_packets(program, wanted, replace(plain, packets=True), made)
     # To judge a plan takes longer than to replay it.
     for one in sorted(found, key=lambda one: one.time):
@@ -311,6 +318,20 @@ def _in_parts(
                 break
             piped += finer
     return found + piped
+
+
+def _as_packets(program: Program, topology: Topology, wanted: Wanted) -> float:
+    """Return what the busiest edge alone takes for a program's packets; by alpha and beta nothing.
+
+    Replays of packets are long where there are many; without costs of packets there are none.
+    """
+    if not wanted.model.measured:
+        return 0.0
+    charged = of_plans(topology)
+    if "LL" not in measured_costs(charged).protocols:
+        return math.inf
+    timing = Timing(replace(program, protocol="LL"), charged, wanted.model)
+    return timing.least(wanted.size, MOST_BLOCKS)
 
 
 def _with_packets(
