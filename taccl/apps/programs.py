@@ -19,7 +19,7 @@ that all of them cut into whole chunks; their own sizes are kept for what is wri
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -206,10 +206,23 @@ class Target:
 
 
 class _Kind(NamedTuple):
-    """Whether steps are `fused`, and which threadblocks add: `sums`, one of SUMS."""
+    """Whether steps are `fused`, and which threadblocks add: `sums`, one of SUMS.
+
+    Routes of chunks have channels of their own with `by_route`.
+    """
 
     fused: bool
     sums: str
+    by_route: bool = False
+
+
+class _Way(NamedTuple):
+    """What edges and threadblocks alone take, in picoseconds, in so many `copies` of a `kind`."""
+
+    floor: float
+    copies: int
+    protocol: str
+    kind: _Kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,9 +231,9 @@ class Lowering:
 
     The program is labelled `name`; `made` has the fastest one and its time, where they are known,
     and `over` tells whether time is up. With measured costs, where a first program takes longer
-    than `enough`, it is not improved; those with `fused` steps come before those without, and the
-    fastest of the first ones, with its time, is kept as `first`. `drafts` are those that were made,
-    while programs are compared.
+    than `enough`, it is not improved; those with `fused` steps come before those without, with a
+    channel for each route of chunks where it is `by_route`, and the fastest of the first ones, with
+    its time, is kept as `first`. `drafts` are those that were made, while programs are compared.
     """
 
     schedule: Schedule
@@ -231,6 +244,7 @@ class Lowering:
     over: Callable[[], bool] = lambda: False
     enough: Time | None = None
     fused: bool = False
+    by_route: bool = False
     first: tuple[Program, Time] | None = None
     drafts: dict[bool, Draft] = field(default_factory=dict)
 
@@ -312,7 +326,7 @@ class Lowering:
         added to a place is added by one threadblock, or several. Those are tried first whose
         busiest edge and threadblock take least, until they alone take longer than the best. Of
         protocols whose first programs are nearly as fast, the one that wins by the order of its
-        sends is taken.
+        sends is taken. Where chunks take few routes, each may have channels of its own.
         """
         chunks = self.schedule.collective.chunks_in_size
         elements = self.size // self.target.divisor(chunks)
@@ -336,22 +350,18 @@ class Lowering:
                 break
         else:
             return chosen  # its variants may fit
-        ways: list[tuple[float, int, int, str, _Kind]] = []
-        for name in self.protocols:
-            timing = Timing(replace(one, protocol=name), self.schedule.topology, target.model)
-            blocks = one.num_threadblocks // counts[0]
-            ways += (
-                (timing.least(self.size, copies // counts[0]), abs(place - LIKELY), copies, name,
-                 kind)
-                for place, copies in enumerate(counts) for kind in kinds
-                if copies and (kind.fused or copies * blocks <= target.max_threadblocks)
-            )  # fmt: skip
-        ways.sort()
-        if hasty:  # with few threadblocks, as far as they do not slow it down much
-            most, quickest = float(HASTY * ways[0][0]), ways[0][3]
-            ways.sort(key=lambda way: (way[0] > most, way[3] != quickest, way[2]))
+        bases = dict.fromkeys(kinds, one)
+        for kind in () if self.over() else (kinds[0], kinds[-1]):
+            own = kind._replace(by_route=True)
+            base = made[counts[0], own, self.protocols[0] in opens] = chosen.first_program(own)
+            bases |= {} if base is None else {own: base}
+        alike, routed = self._ways(bases, counts, hasty=hasty)
+        # One of each tells which of them are worth more time.
+        begun: dict[bool, float] = {}
         tried: dict[tuple[str, _Kind], dict[int, float]] = defaultdict(dict)
-        for floor, _, copies, name, kind in ways:
+        for floor, copies, name, kind in (*alike[:1], *routed[:1], *alike[1:], *routed[1:]):
+            if len(begun) > 1 and kind.by_route is not (begun[True] < begun[False]):
+                continue
             if floor >= least or (least < math.inf and self.over()):
                 break
             found = tried[name, kind]
@@ -368,11 +378,15 @@ class Lowering:
             if program is None or time is None:
                 continue  # it does not fit, which says nothing of those with fewer
             found[copies] = time * (1 + WORTH_DOUBLING * (copies.bit_length() - 1))
+            begun.setdefault(kind.by_route, found[copies])
             if name not in leaders or found[copies] < leaders[name][0]:
-                own = replace(wanted, made=None, fused=kind.fused, first=(program, time))
+                leader = replace(
+                    wanted, made=None, fused=kind.fused, by_route=kind.by_route,
+                    first=(program, time),
+                )  # fmt: skip
                 if self.enough is not None and time > self.enough:
-                    own = replace(wanted, made=(program, time))
-                leaders[name] = found[copies], own
+                    leader = replace(wanted, made=(program, time))
+                leaders[name] = found[copies], leader
                 least = min(least, found[copies])
         if not leaders:
             raise LoweringError(
@@ -380,6 +394,33 @@ class Lowering:
                 fix="use another size or protocol",
             )
         return self._fastest(sorted(leaders.values(), key=lambda leader: leader[0]))
+
+    def _ways(
+        self, bases: Mapping[_Kind, Program], counts: Sequence[int], *, hasty: bool
+    ) -> tuple[list[_Way], list[_Way]]:
+        """Return what to try, by what edges and threadblocks alone take, and what of it by route.
+
+        `bases` are programs of each kind with the first of the `counts` of instances. One that is
+        `hasty` has few threadblocks, as far as they do not slow it down much.
+        """
+        rows: list[tuple[float, int, int, str, _Kind]] = []
+        for name, (kind, base) in product(self.protocols, bases.items()):
+            timing = Timing(replace(base, protocol=name), self.schedule.topology, self.target.model)
+            blocks = base.num_threadblocks // counts[0]
+            unsure = kind.fused and not kind.by_route
+            rows += (
+                (timing.least(self.size, copies // counts[0]), abs(place - LIKELY), copies, name,
+                 kind)
+                for place, copies in enumerate(counts)
+                if copies and (unsure or copies * blocks <= self.target.max_threadblocks)
+            )  # fmt: skip
+        rows.sort()
+        if hasty:
+            most, quickest = float(HASTY * rows[0][0]), rows[0][3]
+            rows.sort(key=lambda row: (row[0] > most, row[3] != quickest, row[2]))
+        ways = [_Way(floor, copies, name, kind) for floor, _, copies, name, kind in rows]
+        alike, routed = ([way for way in ways if way.kind.by_route is own] for own in (False, True))
+        return alike, routed
 
     def _fastest(self, leaders: "list[tuple[float, Lowering]]") -> "Lowering":
         """Return the one whose best program takes least of `leaders`, the best of each protocol."""
@@ -391,11 +432,11 @@ class Lowering:
                 chosen = min(chosen, rival, key=lambda one: one.best[1])
         return chosen
 
-    def first_program(self, kind: "_Kind") -> Program | None:
+    def first_program(self, kind: _Kind) -> Program | None:
         """Return a program of a ``kind`` whose sends keep no order; None: it does not fit."""
         options = replace(
             self.options_for(self.target.protocol), order=self.target.orders[0],
-            fused=FUSED if kind.fused else frozenset(), sums=kind.sums,
+            fused=FUSED if kind.fused else frozenset(), sums=kind.sums, by_route=kind.by_route,
         )  # fmt: skip
         try:
             return finish(draft_of(self.schedule, options, self.drafts), options).program
@@ -540,7 +581,7 @@ def best_variant(task: Lowering) -> Variant | None:
     Raises InputError when the protocol that is asked for hangs; LoweringError when no program keeps
     the limits: that of the first one that was tried.
     """
-    options = task.options_for(task.protocols[0])
+    options = replace(task.options_for(task.protocols[0]), by_route=task.by_route)
     draft = draft_of(task.schedule, options, task.drafts)
     slots = task.limits.fifo_slots[options.protocol]
     # One connection is enough where no link has more messages under way than it holds.

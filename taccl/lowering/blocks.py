@@ -7,7 +7,9 @@ are met, a pair that uses only its second link gets a first connection without s
 
 A link whose messages do not fit one threadblock is cut into parts, each a stretch of time on a
 connection of its own. A link that the schedule has more messages on at once than a connection
-holds gets several, which take messages in turn.
+holds gets several, which take messages in turn. Where chunks take few routes, each route may have a
+channel of its own, as NCCL's rings and trees have: no route waits for another in any threadblock,
+and iterations follow one another through each.
 
 How far threadblocks are known to be when a move starts (:class:`Clocks`) follows from both: program
 order, and messages.
@@ -113,7 +115,7 @@ def assign_blocks(
     topology: Topology,
     connection: Mapping[int, int],
     joins: Mapping[End, End],
-    instances: int = 1,
+    instances: int | None = 1,
 ) -> list[Block]:
     """Return the threadblocks of all ranks, those of one rank in order of their first message.
 
@@ -121,7 +123,8 @@ def assign_blocks(
 
     `moves` are in one legal order, `lanes` has the link of every message, whose links belong to
     `topology`, and `connection` is from :func:`number_connections`. `joins` has receiving ends that
-    share a threadblock with a sending end; every threadblock has so many `instances`.
+    share a threadblock with a sending end; every threadblock has so many `instances` (None: no pair
+    has parallel links, and there need not be a first connection for there to be a second one).
     """
     members: dict[End, list[int]] = defaultdict(list)
     local: dict[int, list[int]] = defaultdict(list)
@@ -146,7 +149,7 @@ def assign_blocks(
         for start in range(0, len(extra), LOCAL_PER_BLOCK):
             some = tuple(extra[start : start + LOCAL_PER_BLOCK])
             blocks.append(Block(rank, None, None, None, 0, some))
-    for end in _ends_without_moves(lanes, connection, topology, instances):
+    for end in _ends_without_moves(lanes, connection, topology, instances) if instances else ():
         members[joined.get(end, end)] += []
     for (rank, lane, index, sends), places in members.items():
         out = None if sends else joins.get((rank, lane, index, sends))
@@ -239,6 +242,62 @@ def pair_ends(
         if (back, number) in used and end not in joins and out not in taken:
             pairs[end] = out
     return pairs
+
+
+Route = dict[tuple[int, int], tuple[set[int], set[int]]]
+"""For the ends of every link, from which ranks what crosses it comes, and to which it goes on."""
+
+MOST_ROUTES = 32
+"""Routes that may have channels of their own: as many as there are channels."""
+
+
+def routes_of(messages: Sequence[Message], topology: Topology) -> dict[int, int] | None:
+    """Return the number of the route that every message is on.
+
+    Chunks are on one route where what crosses a link has come, if from elsewhere at all, along the
+    same links, and goes on, if at all, along the same: those of a ring are, and those that have no
+    link in common. None where there are too many routes, or only one, or chunks of several in one
+    of the `messages`, or links of the `topology` are parallel.
+    """
+    pairs = {(message.src, message.dst) for message in messages}
+    if any(len(topology.links_between(*pair)) > 1 for pair in pairs):
+        return None
+    taken: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for message in messages:
+        for chunk in message.chunks:
+            taken[chunk].add((message.src, message.dst))
+    routes: list[Route] = []
+    number: dict[frozenset[tuple[int, int]], int] = {}
+    for links in dict.fromkeys(map(frozenset, taken.values())):
+        before, after = defaultdict[int, set[int]](set), defaultdict[int, set[int]](set)
+        for src, dst in links:
+            before[dst].add(src)
+            after[src].add(dst)
+        own = {(src, dst): (before[src], after[dst]) for src, dst in links}
+        place = next((n for n, route in enumerate(routes) if _agree(own, route)), len(routes))
+        if place == MOST_ROUTES:
+            return None
+        routes += [{}] * (place == len(routes))
+        known = routes[place]
+        nothing: tuple[set[int], set[int]] = set(), set()
+        routes[place] = known | {
+            link: (ends[0] or known.get(link, nothing)[0], ends[1] or known.get(link, nothing)[1])
+            for link, ends in own.items()
+        }
+        number[links] = place
+    on = [{number[frozenset(taken[chunk])] for chunk in message.chunks} for message in messages]
+    if len(routes) == 1 or any(len(each) > 1 for each in on):
+        return None
+    return {message: each.pop() for message, each in enumerate(on)}
+
+
+def _agree(one: Route, other: Route) -> bool:
+    """Tell whether what crosses links in common comes and goes the same ways, where it does."""
+    pairs = (
+        pair for link in one.keys() & other.keys()
+        for pair in zip(one[link], other[link], strict=True)
+    )  # fmt: skip
+    return all(not mine or not theirs or mine == theirs for mine, theirs in pairs)
 
 
 def number_connections(

@@ -49,6 +49,7 @@ from taccl.lowering.blocks import (
     count_connections,
     number_connections,
     pair_ends,
+    routes_of,
     sums_by,
     ways_needed,
 )
@@ -398,6 +399,7 @@ class LowerOptions:
     waits for all that is received at once, where several wait for one another.
     `held`: numbers of messages that are held back, and the times of the schedule after which they
     are to start.
+    `by_route`: every route of chunks has a channel of its own.
     `slots`: messages that a connection holds: a link that the schedule has more messages on at once
     gets several connections. None: one is enough for any link.
     `max_steps`, `max_threadblocks`: limits of the runtime, for each threadblock and each rank.
@@ -417,6 +419,7 @@ class LowerOptions:
     fused: frozenset[Op] = frozenset()
     paired: bool = False
     sums: str = "apart"
+    by_route: bool = False
     held: Mapping[int, Time] = field(default_factory=lambda: NOTHING_HELD)
     slots: int | None = None
     max_steps: int = 64
@@ -515,13 +518,17 @@ def _fit_blocks(
     queued = Counter(lanes)
     ways = {} if options.slots is None else ways_needed(draft.messages, lanes, options.slots)
     parts: dict[Lane, int] = {}
+    routes = routes_of(draft.messages, topology) if options.by_route else {}
+    if routes is None:
+        raise LoweringError("its chunks take one route, or too many", fix="lower it otherwise")
     while True:
-        connection = number_connections(draft.moves, lanes, topology, parts, ways)
+        connection = routes or number_connections(draft.moves, lanes, topology, parts, ways)
         made, joins = fuse_sends(draft, connection, options.fused) if options.fused else (draft, {})
         if options.paired:
             joins |= pair_ends(lanes, connection, joins)
         moves = sums_by(options.sums, made.moves)
-        blocks = assign_blocks(moves, lanes, topology, connection, joins, options.instances)
+        copies = None if routes else options.instances
+        blocks = assign_blocks(moves, lanes, topology, connection, joins, copies)
         most = max(Counter(block.rank for block in blocks).values(), default=0) * options.instances
         _hold(THREADBLOCKS, most, options.max_threadblocks, MANY_THREADBLOCKS)
         crowded = _crowded(blocks, [len(block.moves) for block in blocks], options.max_steps)
@@ -539,7 +546,7 @@ def _fit_blocks(
         for lane, length in crowded.items():
             count = parts.get(lane, 1)
             parts[lane] = max(count + 1, -(-count * length // options.max_steps))
-            if parts[lane] > 2 * queued[lane]:
+            if routes or parts[lane] > 2 * queued[lane]:
                 raise LoweringError(
                     f"one message from rank {lane.src} to rank {lane.dst} needs more than the"
                     f" {options.max_steps} steps a threadblock may have",
@@ -587,9 +594,13 @@ def _assemble(
     if collective.name in COLLECTIVES:
         inputs, outputs = collective.input_sizes, collective.output_sizes
     spans = count_connections(blocks)
-    channels = assign_channels(
-        {pair: span * copies for pair, span in spans.items()}, _HARD.max_blocks_per_channel
-    )
+    if options.by_route:
+        spans = dict.fromkeys(spans, max(spans.values()))
+        channels = {pair: list(range(span * copies)) for pair, span in spans.items()}
+    else:
+        channels = assign_channels(
+            {pair: span * copies for pair, span in spans.items()}, _HARD.max_blocks_per_channel
+        )
     listed: list[list[Threadblock]] = [[] for _ in range(collective.num_ranks)]
     for block, own in zip(blocks, steps, strict=True):
         for copy in range(copies):
@@ -626,16 +637,26 @@ def _assemble(
     )  # fmt: skip
     sizes = [(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks) for gpu in program.gpus]
     waits = [s.depends for _, block in program.blocks() for s in block.steps if s.depends]
+    ends = Counter(
+        (rank, block.channel, sends)
+        for rank, block in program.blocks()
+        for sends, peer in enumerate((block.recv_from, block.send_to)) if peer is not None
+    )  # fmt: skip
     for limit in (
         ("channels", program.channels, options.channels or _HARD.max_channels,
          "raise --channels, or lower --instances or --chunks"),
         (THREADBLOCKS, program.num_threadblocks, options.max_threadblocks, MANY_THREADBLOCKS),
+        ("threadblocks one way on a channel", max(ends.values(), default=0),
+         _HARD.max_blocks_per_channel, MANY_THREADBLOCKS),
         ("chunks in a buffer", max(map(max, sizes)), _HARD.max_offset + 1,
          "lower --chunks or --instances"),
         ("as the highest threadblock id that a step waits for",
          max((ref.threadblock for ref in waits), default=0), _HARD.max_dependence_id,
          "lower --instances, or use a sketch with fewer connections per gpu"),
         ("steps in a threadblock", program.num_steps, options.max_steps, "lower --chunks"),
+        ("XML elements of a rank",
+         1 + program.num_ranks + max(sum(1 + len(one.steps) for one in own) for own in listed),
+         _HARD.max_nodes, "lower --chunks or --instances"),
     ):  # fmt: skip
         _hold(*limit)
     return program
