@@ -129,9 +129,10 @@ def run(cell: str, program: Sequence[str] = ("-m", "taccl")) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found"
         output = "--schedule" if "--runtime none" in cell else "--output"
+        # Of an option that is given twice the last counts: that of the cell.
         command = [
-            sys.executable, *program, "synthesize", *shlex.split(cell), "--deterministic",
-            "--profile", "alpha-beta",
+            sys.executable, *program, "synthesize",
+            "--profile", "alpha-beta", *shlex.split(cell), "--deterministic",
             "--workers", "1", "--time-limit", str(LIMIT), "--json", "--quiet", output, str(path),
         ]  # fmt: skip
         said, wrong = Path(folder) / "said", Path(folder) / "wrong"

@@ -128,7 +128,7 @@ def test_every_command_of_a_page_runs(page: Path, run: Run, tmp_path: Path) -> N
         for words in commands_in(block):
             done = run(*hurried(words))
             if done.status == NO_ANSWER:  # which on a slow machine says nothing
-                done = run(*hurried(words, 20))
+                done = run(*hurried([*words, "--time-limit", "20"], 20))
             assert done.status == 0, f"taccl {' '.join(words)}\n{done.err}"
 
 

@@ -26,10 +26,10 @@ def row(gap: float) -> Row:
 
 
 def test_every_machine_is_asked_with_two_servers_and_measured_costs_where_it_has_them() -> None:
-    cells = cells_of(["ring", "dgx2", "ndv2"], COLLECTIVES, SIZES)
+    cells = cells_of(["ring", "dgx2", "dgx1v"], COLLECTIVES, SIZES)
     found = {(cell.machine, cell.nodes, cell.profile) for cell in cells}
     assert found == {
-        ("ring", 1, "occupy"), ("ndv2", 1, "occupy"), ("ndv2", 2, "occupy"),
+        ("ring", 1, "occupy"), ("dgx1v", 1, "occupy"), ("dgx1v", 2, "occupy"),
         *(("dgx2", nodes, profile) for nodes in (1, 2) for profile in ("occupy", "measured")),
     }  # fmt: skip
     assert len(cells) == len(found) * len(COLLECTIVES) * len(SIZES)

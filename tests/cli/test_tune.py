@@ -164,7 +164,7 @@ def test_explain_says_which_file_runs_and_why(run: Run, library: Path) -> None:
 
 
 def test_what_nccls_model_wins_is_left_to_it(run: Run, tmp_path: Path) -> None:
-    slow = ("mesh2d:3x3@1GB/s,50us", "allreduce", "-b", "128K", "-e", "256K")
+    slow = ("mesh2d:3x3@0.5GB/s,50us", "allreduce", "-b", "128K", "-e", "256K")
     fast = ("--nccl", "channels=1,intra=0.5GB/s,wire=nvlink")
     done = run("tune", *slow, *fast, "--candidates", "0", "-q", "-o", tmp_path / "lib", "--json")
     index = json.loads(done.out)["index"]
