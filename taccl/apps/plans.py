@@ -229,7 +229,7 @@ def best_plan(program: Program, topology: Topology, wanted: Wanted, *, in_place:
     if wanted.protocol == "LL" or (
         wanted.protocol == "auto"
         and chunk <= SMALL
-        and _as_packets(program, topology, wanted) < least
+        and _least_of_packets(program, topology, wanted) < least
     ):
         found += _with_packets(program, wanted, replace(plain, packets=True), made)
     # To judge a plan takes longer than to replay it.
@@ -320,10 +320,10 @@ def _in_parts(
     return found + piped
 
 
-def _as_packets(program: Program, topology: Topology, wanted: Wanted) -> float:
-    """Return what the busiest edge alone takes for a program's packets; by alpha and beta nothing.
+def _least_of_packets(program: Program, topology: Topology, wanted: Wanted) -> float:
+    """Return picoseconds that the packets of a program take at least, on its busiest edge.
 
-    Replays of packets are long where there are many; without costs of packets there are none.
+    By alpha and beta 0: those replays are short. Without costs of packets there is no such plan.
     """
     if not wanted.model.measured:
         return 0.0

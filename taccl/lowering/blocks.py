@@ -115,7 +115,7 @@ def assign_blocks(
     topology: Topology,
     connection: Mapping[int, int],
     joins: Mapping[End, End],
-    instances: int | None = 1,
+    instances: int = 1,
 ) -> list[Block]:
     """Return the threadblocks of all ranks, those of one rank in order of their first message.
 
@@ -123,8 +123,7 @@ def assign_blocks(
 
     `moves` are in one legal order, `lanes` has the link of every message, whose links belong to
     `topology`, and `connection` is from :func:`number_connections`. `joins` has receiving ends that
-    share a threadblock with a sending end; every threadblock has so many `instances` (None: no pair
-    has parallel links, and there need not be a first connection for there to be a second one).
+    share a threadblock with a sending end; every threadblock has so many `instances`.
     """
     members: dict[End, list[int]] = defaultdict(list)
     local: dict[int, list[int]] = defaultdict(list)
@@ -149,7 +148,7 @@ def assign_blocks(
         for start in range(0, len(extra), LOCAL_PER_BLOCK):
             some = tuple(extra[start : start + LOCAL_PER_BLOCK])
             blocks.append(Block(rank, None, None, None, 0, some))
-    for end in _ends_without_moves(lanes, connection, topology, instances) if instances else ():
+    for end in _ends_without_moves(lanes, connection, topology, instances):
         members[joined.get(end, end)] += []
     for (rank, lane, index, sends), places in members.items():
         out = None if sends else joins.get((rank, lane, index, sends))
@@ -244,7 +243,7 @@ def pair_ends(
     return pairs
 
 
-Route = dict[tuple[int, int], tuple[set[int], set[int]]]
+Route = Mapping[tuple[int, int], tuple[set[int], set[int]]]
 """For the ends of every link, from which ranks what crosses it comes, and to which it goes on."""
 
 MOST_ROUTES = 32
@@ -277,13 +276,11 @@ def routes_of(messages: Sequence[Message], topology: Topology) -> dict[int, int]
         place = next((n for n, route in enumerate(routes) if _agree(own, route)), len(routes))
         if place == MOST_ROUTES:
             return None
-        routes += [{}] * (place == len(routes))
-        known = routes[place]
-        nothing: tuple[set[int], set[int]] = set(), set()
-        routes[place] = known | {
-            link: (ends[0] or known.get(link, nothing)[0], ends[1] or known.get(link, nothing)[1])
-            for link, ends in own.items()
-        }
+        if place == len(routes):
+            routes.append(defaultdict(lambda: (set(), set())))
+        for link, ends in own.items():
+            for known, ranks in zip(routes[place][link], ends, strict=True):
+                known |= ranks
         number[links] = place
     on = [{number[frozenset(taken[chunk])] for chunk in message.chunks} for message in messages]
     if len(routes) == 1 or any(len(each) > 1 for each in on):
@@ -331,13 +328,15 @@ def number_connections(
 def _ends_without_moves(
     lanes: Sequence[Lane], connection: Mapping[int, int], topology: Topology, instances: int
 ) -> list[End]:
-    """Return the ends that only keep the place of a link before a used one."""
+    """Return the ends that only keep the place of a link before a used one, of parallel links."""
     used: dict[tuple[int, int], set[int]] = defaultdict(set)
     for message, index in connection.items():
         used[lanes[message].src, lanes[message].dst].add(index)
     ends: list[End] = []
     for (src, dst), indices in used.items():
         width = len(topology.links_between(src, dst))
+        if width == 1:
+            continue
         span = max(indices) + 1
         if instances > 1:
             span = -(-span // width) * width

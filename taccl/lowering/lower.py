@@ -527,8 +527,7 @@ def _fit_blocks(
         if options.paired:
             joins |= pair_ends(lanes, connection, joins)
         moves = sums_by(options.sums, made.moves)
-        copies = None if routes else options.instances
-        blocks = assign_blocks(moves, lanes, topology, connection, joins, copies)
+        blocks = assign_blocks(moves, lanes, topology, connection, joins, options.instances)
         most = max(Counter(block.rank for block in blocks).values(), default=0) * options.instances
         _hold(THREADBLOCKS, most, options.max_threadblocks, MANY_THREADBLOCKS)
         crowded = _crowded(blocks, [len(block.moves) for block in blocks], options.max_steps)
@@ -543,10 +542,15 @@ def _fit_blocks(
             crowded = _crowded(blocks, lengths, options.max_steps)
             if not crowded:
                 return made, blocks, waits, clocks
+        if routes:
+            raise LoweringError(
+                f"a route needs more than the {options.max_steps} steps a threadblock may have",
+                fix="lower it otherwise",
+            )
         for lane, length in crowded.items():
             count = parts.get(lane, 1)
             parts[lane] = max(count + 1, -(-count * length // options.max_steps))
-            if routes or parts[lane] > 2 * queued[lane]:
+            if parts[lane] > 2 * queued[lane]:
                 raise LoweringError(
                     f"one message from rank {lane.src} to rank {lane.dst} needs more than the"
                     f" {options.max_steps} steps a threadblock may have",
