@@ -198,6 +198,22 @@ class Target:
             unit = next((one for one in units if size - size % one >= LEAST * size), unit)
         return size - size % unit
 
+    def size_range(self, size: int) -> tuple[int, int]:
+        """Return the least and the most bytes that a program for ``size`` bytes is to serve.
+
+        Raises InputError when there is no size between them.
+        """
+        low = size // 4 if self.min_bytes is None else self.min_bytes
+        high = min(size * 4, MAX_SIZE) if self.max_bytes is None else self.max_bytes
+        if low > high:
+            raise InputError(
+                f"the size range {low}..{high} is empty",
+                field="--max-bytes" if self.min_bytes is None else "--min-bytes",
+                fix="give --min-bytes below --max-bytes, which left out are a quarter of --size and"
+                " four times it",
+            )
+        return low, high
+
     def claimed(self, schedule: Schedule) -> tuple[bool, bool]:
         """Return (in place, out of place): the modes to be served."""
         if self.modes == "auto":
@@ -478,8 +494,7 @@ class Lowering:
         """Return what every variant of the program with a ``protocol`` has in common."""
         limits, target = self.limits, self.target
         in_place, out_of_place = target.claimed(self.schedule)
-        low = self.size // 4 if target.min_bytes is None else target.min_bytes
-        high = min(self.size * 4, MAX_SIZE) if target.max_bytes is None else target.max_bytes
+        low, high = target.size_range(self.size)
         return LowerOptions(
             name=self.name,
             protocol=protocol,
@@ -502,16 +517,11 @@ class Lowering:
     def proved(self) -> Program:
         """Return the best program, cut to the sizes it is safe at, after every judge agreed.
 
-        Raises ScheduleError when a judge objects; LoweringError when no program fits the runtime,
-        or the size range is empty.
+        Raises ScheduleError when a judge objects; LoweringError when no program fits the runtime;
+        InputError when the size range is empty.
         """
         program = replace(self.best[0], name=self.name)
         runtime = self.target.runtime
-        if program.min_bytes > program.max_bytes:
-            raise LoweringError(
-                f"the size range {program.min_bytes}..{program.max_bytes} is empty",
-                fix="give --min-bytes below --max-bytes",
-            )
         found: Safe | None = None
         if work_of(program) <= MAX_WORK:
             found = safe_size(program, runtime, program.min_bytes, program.max_bytes)

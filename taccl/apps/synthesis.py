@@ -212,6 +212,7 @@ def _completed(request: Request, collective: Collective) -> Request:
     target = request.target
     if target is None:
         return request
+    target.size_range(request.size)  # an empty one is told before the search
     room = RUNTIMES[target.runtime].max_nodes - 1  # MAX_NODES of its xml.cc
     if collective.num_ranks > room:
         raise InputError(

@@ -72,7 +72,7 @@ def test_a_size_range_that_is_given_is_kept() -> None:
 
 
 def test_an_empty_size_range_is_an_error() -> None:
-    with pytest.raises(LoweringError, match=r"the size range 2048\.\.1024 is empty"):
+    with pytest.raises(InputError, match=r"--min-bytes: the size range 2048\.\.1024 is empty"):
         lowering(Target(min_bytes=2048, max_bytes=1024)).proved()
 
 
