@@ -78,7 +78,7 @@ HASTY = Fraction(3, 2)
 """Times what the best number of them takes at least, that fewer may take once time is up."""
 
 LIKELY = 2
-"""The place of the one to start from: more or fewer are tried while they are better."""
+"""The place of the one to start from: more, then fewer, are tried while they are better."""
 
 RIVAL = 1.25
 """Times what the best first program takes, that those of other protocols may take."""
@@ -384,6 +384,9 @@ class Lowering:
             best = min(found, key=lambda count: found[count], default=copies)
             if any(min(copies, best) < count < max(copies, best) for count in found):
                 continue  # the wrong way from the best of its kind
+            likely = min(copies, best) / max(copies, best) * found.get(best, floor)
+            if likely >= least:
+                continue  # so many times the threadblocks save as much at most
             wanted = replace(self, target=replace(target, instances=copies, protocol=name))
             if (copies, kind, name in opens) not in made:
                 made[copies, kind, name in opens] = wanted.first_program(kind)
@@ -425,7 +428,7 @@ class Lowering:
             blocks = base.num_threadblocks // counts[0]
             unsure = kind.fused and not kind.by_route
             rows += (
-                (timing.least(self.size, copies // counts[0]), abs(place - LIKELY), copies, name,
+                (timing.least(self.size, copies // counts[0]), abs(place - LIKELY), -copies, name,
                  kind)
                 for place, copies in enumerate(counts)
                 if copies and (unsure or copies * blocks <= self.target.max_threadblocks)
@@ -433,8 +436,8 @@ class Lowering:
         rows.sort()
         if hasty:
             most, quickest = float(HASTY * rows[0][0]), rows[0][3]
-            rows.sort(key=lambda row: (row[0] > most, row[3] != quickest, row[2]))
-        ways = [_Way(floor, copies, name, kind) for floor, _, copies, name, kind in rows]
+            rows.sort(key=lambda row: (row[0] > most, row[3] != quickest, -row[2]))
+        ways = [_Way(floor, -copies, name, kind) for floor, _, copies, name, kind in rows]
         alike, routed = ([way for way in ways if way.kind.by_route is own] for own in (False, True))
         return alike, routed
 
