@@ -279,10 +279,15 @@ def _in_one_piece(
         tried(cut, hurried(hurried_messages(cut, topology, wanted)))
     if haste.ready and slower():
         tried(program, replace(hurried(haste), early=haste.early | haste.ready))
-    parts = 1 << (haste.slices - 1).bit_length()
-    if 1 < parts <= SLICES and slower():
-        cut = sliced(program, parts)
-        tried(cut, hurried(hurried_messages(cut, topology, wanted)))
+    if 1 < haste.slices <= SLICES:
+        for power in range((haste.slices - 1).bit_length()):
+            least = min((one.time for one in whole.values()), default=0)
+            if least <= haste.time:
+                break
+            cut = sliced(program, 2 << power)
+            tried(cut, hurried(hurried_messages(cut, topology, wanted)))
+            if min(one.time for one in whole.values()) == least:
+                break
     return forms, whole
 
 
@@ -376,9 +381,11 @@ class Haste(NamedTuple):
 def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Haste:
     """Return the messages of a program for which there is no time for words.
 
-    The times are those of the `program` as XML, replayed on the `topology` at the `wanted` size.
+    The times are those of the `program` as XML, replayed on the `topology` at the `wanted` size, as
+    quick as plans are.
     """
-    told = replay(program, topology, wanted.size, wanted.model)
+    charged = of_plans(topology) if wanted.model.measured else topology
+    told = replay(program, charged, wanted.size, wanted.model)
     if told.time is None:
         # It waits for FIFOs, which a plan does not have.
         return Haste(frozenset(), frozenset(), frozenset(), frozenset(), frozenset(), 1, 0)
@@ -389,7 +396,7 @@ def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Ha
         for number, place in enumerate(run_places)
     }
     server, table = topology.server_of, topology.links
-    sharing = sharing_of_plan(of_plans(topology), "Simple") if wanted.model.measured else None
+    sharing = sharing_of_plan(charged, "Simple") if wanted.model.measured else None
     launch = topology.local.launch if sharing is None else sharing.local.launch
     steps = [run.blocks[place.block][1].steps[place.step] for place in run_places]
     # A message has been read when it is copied or added, whatever is sent on then.
