@@ -8,6 +8,7 @@ switches copy and add becomes a plan without a program between.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +62,9 @@ PIPED = 64
 
 STARTS = 8
 """Parts of a chunk, one of which is the start of a message that is sent as two."""
+
+GAINED = Fraction(1, 4)
+"""Of the time that a word takes: what a message gains that does not wait for it, at least."""
 
 SLICES = 8
 """Parts of a chunk, at most, for which threadblocks do their lists one after the other."""
@@ -279,6 +283,7 @@ def _in_one_piece(
         tried(cut, hurried(hurried_messages(cut, topology, wanted)))
     if haste.ready and slower():
         tried(program, replace(hurried(haste), early=haste.early | haste.ready))
+        tried(program, replace(hurried(haste), early=haste.urgent | haste.ready))
     if 1 < haste.slices <= SLICES:
         for power in range((haste.slices - 1).bit_length()):
             least = min((one.time for one in whole.values()), default=0)
@@ -361,6 +366,8 @@ class Haste(NamedTuple):
     `early`: those that begin before their receiver could say that the call has begun there.
     `ready`: those that could begin then, or a message later, but wait for their turn at a port,
     where those that wait for that word lose it; there is time for an answer to them.
+    `urgent`: those of the early ones that gain more than a part of a word, GAINED, or that there
+    is time for an answer to: with signals messages come later than by flags, and so do answers.
     `late`: those that come when there is no time for an answer.
     `heard`: steps that receive, each with an earlier one of its threadblock that begins when the
     message is there: who answers it need not wait for what that step waits for.
@@ -371,6 +378,7 @@ class Haste(NamedTuple):
 
     early: frozenset[int]
     ready: frozenset[int]
+    urgent: frozenset[int]
     late: frozenset[int]
     heard: frozenset[tuple[int, int]]
     pressed: frozenset[int]
@@ -388,7 +396,8 @@ def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Ha
     told = replay(program, charged, wanted.size, wanted.model)
     if told.time is None:
         # It waits for FIFOs, which a plan does not have.
-        return Haste(frozenset(), frozenset(), frozenset(), frozenset(), frozenset(), 1, 0)
+        none = frozenset[int]()
+        return Haste(none, none, none, none, frozenset(), none, 1, 0)
     run = maximal_run(program)
     run_places = places(run)
     numbers = {
@@ -410,7 +419,7 @@ def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Ha
         if span.link is None or not (steps[number].receives and steps[number].sends):
             over[number] = max(over.get(number, 0), span.end)
     read = {sender: over[taken] for taken, sender in run.sender.items() if taken in over}
-    early, ready, late, pressed = set[int](), set[int](), set[int](), set[int]()
+    early, ready, urgent, late, pressed = (set[int]() for _ in range(5))
     for span in told.spans:
         if span.link is None or span.link < 0 or span.arrival is None:
             continue
@@ -424,6 +433,8 @@ def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Ha
         first, last = word - span.start, max(0, read[number] + answer)
         if last < first and not span.iteration:
             early.add(number)
+            if first - last > GAINED * word:
+                urgent.add(number)
         before = (number - 1 if span.step else -1, run.released_by.get(number, -1))
         asked = span.start if steps[number].receives else max(ended.get(one, 0) for one in before)
         if not last and asked < word + span.end - span.start and not span.iteration:
@@ -442,8 +453,9 @@ def hurried_messages(program: Program, topology: Topology, wanted: Wanted) -> Ha
         if first < taken:
             heard.add((taken, first))
     return Haste(
-        frozenset(early), frozenset(ready - early), frozenset(late), frozenset(heard),
-        frozenset(pressed), 1 + max((span.iteration for span in told.spans), default=0), told.time,
+        frozenset(early), frozenset(ready - early), frozenset(urgent | ready & early),
+        frozenset(late), frozenset(heard), frozenset(pressed),
+        1 + max((span.iteration for span in told.spans), default=0), told.time,
     )  # fmt: skip
 
 

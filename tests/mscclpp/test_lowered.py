@@ -156,7 +156,8 @@ def test_first_and_last_messages_wait_for_no_word(name: str) -> None:
     for servers in ((0,) * ranks, tuple(2 * rank // ranks for rank in range(ranks))):
         topology = replace(one, server_of=servers)
         (xml,) = traces(program, topology, [size], model)
-        early, _, late, *_ = hurried_messages(program, topology, Wanted(size))
+        haste = hurried_messages(program, topology, Wanted(size))
+        early, late = haste.early, haste.late
         assert early
         for in_place in [program.in_place] * program.in_place + [False] * program.out_of_place:
             told = plan_of(program, PlanOptions(servers, in_place, early=early, late=late))
