@@ -272,8 +272,8 @@ def _in_one_piece(
     def hurried(haste: Haste) -> PlanOptions:
         return replace(plain, early=haste.early, late=haste.late, heard=haste.heard)
 
-    def slower() -> bool:
-        return min((one.time for one in whole.values()), default=0) > haste.time
+    def fastest() -> Time:
+        return min((one.time for one in whole.values()), default=0)
 
     haste = hurried_messages(program, topology, wanted)
     tried(program, plain)
@@ -281,17 +281,17 @@ def _in_one_piece(
     if haste.pressed:
         cut = short_starts(program, haste.pressed, STARTS)
         tried(cut, hurried(hurried_messages(cut, topology, wanted)))
-    if haste.ready and slower():
+    if haste.ready and fastest() > haste.time:
         tried(program, replace(hurried(haste), early=haste.early | haste.ready))
         tried(program, replace(hurried(haste), early=haste.urgent | haste.ready))
-    if 1 < haste.slices <= SLICES:
+    if haste.slices <= SLICES:
         for power in range((haste.slices - 1).bit_length()):
-            least = min((one.time for one in whole.values()), default=0)
-            if least <= haste.time:
+            before = fastest()
+            if before <= haste.time:
                 break
             cut = sliced(program, 2 << power)
             tried(cut, hurried(hurried_messages(cut, topology, wanted)))
-            if min(one.time for one in whole.values()) == least:
+            if fastest() == before:
                 break
     return forms, whole
 

@@ -384,8 +384,8 @@ class Lowering:
             best = min(found, key=lambda count: found[count], default=copies)
             if any(min(copies, best) < count < max(copies, best) for count in found):
                 continue  # the wrong way from the best of its kind
-            likely = min(copies, best) / max(copies, best) * found.get(best, floor)
-            if likely >= least:
+            hoped = min(copies, best) / max(copies, best) * found.get(best, floor)
+            if hoped >= least:
                 continue  # so many times the threadblocks save as much at most
             wanted = replace(self, target=replace(target, instances=copies, protocol=name))
             if (copies, kind, name in opens) not in made:

@@ -195,6 +195,8 @@ def test_who_waits_for_its_turn_at_a_port_need_not_lose_it_to_the_word() -> None
     assert haste.time == 10_842_880
     # Of the four of each the first begins at once; there is time for answers to the next two.
     assert [len(haste.early), len(haste.ready)] == [5, 10]
+    # What begins at once gains all of a word.
+    assert haste.urgent == haste.early
     options = PlanOptions((0,) * 5, program.in_place, early=haste.early | haste.ready)
     plan = plan_of(program, options)
     assert not errors_of(judge_plan(plan))
