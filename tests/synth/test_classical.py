@@ -1,6 +1,9 @@
 """The classical algorithms: their formulas, where they exist, and what a ring looks like."""
 
+from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
 import pytest
 
@@ -11,6 +14,7 @@ from taccl.model.schedule import Schedule
 from taccl.synth.search import solve
 from taccl.synth.templates.classical import CLASSICAL, classical_schedules
 from taccl.synth.templates.steps import best_links, tour
+from taccl.synth.templates.trees import circulated
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
 from taccl.topology.symmetry import make_group
@@ -135,6 +139,44 @@ def test_a_binomial_tree_doubles_the_ranks_each_round(
     schedule = schedule_of(problem_of(topology, collective), "binomial")
     assert schedule.makespan == rounds * (ALPHA + BETA * 1000)
     assert len(schedule) == ranks - 1
+
+
+def test_chunks_go_round_a_circle_in_few_rounds_more_than_there_must_be() -> None:
+    # A message takes the round after the one in which its sender got the chunk, and after the last
+    # one of its sender and of its receiver.
+    for count, chunks in product(range(2, 201), (1, 2, 9, 32)):
+        known = dict.fromkeys(((chunk, 0) for chunk in range(chunks)), 0)
+        out, into = [0] * count, [0] * count
+        for chunk, place, to in circulated(count, chunks):
+            start = max(known[chunk, place], out[place], into[to])
+            assert (chunk, to) not in known
+            known[chunk, to] = out[place] = into[to] = start + 1
+        assert len(known) == count * chunks
+        power = count & (count - 1) == 0
+        most = chunks - 1 + (count - 1).bit_length() + (0 if power else 3)
+        assert max(known.values()) <= most, (count, chunks)
+
+
+@for_each("ranks", [2, 5, 8])
+@for_each("collective", ["broadcast", "reduce"])
+def test_no_chunk_waits_for_the_one_before_it_in_a_binomial_broadcast(
+    collective: str, ranks: int
+) -> None:
+    problem = problem_of(load_topology(f"hub:{ranks}"), collective, chunks=6)
+    rounds = 5 + (ranks - 1).bit_length()
+    assert schedule_of(problem, "binomial").makespan == rounds * (ALPHA + BETA * 1000)
+
+
+def test_a_wide_server_spreads_chunks_down_trees() -> None:
+    # A rank of a rack of 72 can't have 71 peers: a program has 64 threadblocks at most.
+    topology = load_topology("gb200-nvl72", nodes=2)
+    problem = replace(problem_of(topology, "broadcast", chunks=32), most_peers=64)
+    schedule = schedule_of(problem, "scatter-allgather")
+    assert verify(schedule) == []
+    links = topology.links
+    pairs = {(int(links.src[link]), int(links.dst[link])) for link in schedule.link.tolist()}
+    assert max(Counter(src for src, _ in pairs).values()) == 32 + 1
+    assert max(Counter(src for src, _ in pairs if src).values()) <= 7 + 1
 
 
 @pytest.mark.parametrize("collective", ["gather", "scatter"])

@@ -11,6 +11,8 @@ is a leaf of one is (almost) no leaf of the other.
 References
 ----------
 Sanders, Speck, Traeff: Two-tree algorithms for full bandwidth broadcast, reduction and scan (2009);
+Traeff: Round-optimal n-block broadcast schedules in logarithmic time (2023), for the skips of a
+circle, on which :func:`circulated` chooses chunks by a simpler rule;
 NCCL, src/graph/trees.cc.
 """
 
@@ -34,6 +36,10 @@ from taccl.topology.graph import Rank
 
 Tree = dict[Rank, Rank]
 """Every rank but the root, parents first, and its parent."""
+
+
+FEW_RAILS = 32
+"""Rails whose chunks go down trees, at most: the root has as many peers in its server."""
 
 
 def parents(count: int) -> list[int]:
@@ -218,11 +224,51 @@ def _flood_order(
 
 
 def binomial(problem: Problem) -> Iterator[Iterator[Step]]:
-    """In every round each rank that has a chunk sends it half as far as in the round before."""
+    """In every round each rank that has a chunk sends it half as far as in the round before.
+
+    Of several chunks that all want, it sends one that the rank so far ahead lacks.
+    """
     root = _root_of(problem, "broadcast", "reduce", "allreduce", "gather", "scatter")
-    if root is not None:
-        n = problem.topology.num_ranks
-        yield from on_tree(problem, doubled([(root + place) % n for place in range(n)]))
+    if root is None:
+        return
+    n, chunks = problem.topology.num_ranks, problem.collective.num_chunks
+    order = [(root + place) % n for place in range(n)]
+    if problem.collective.name in ("broadcast", "reduce") and chunks > 1:
+        hops = [(chunk, order[a], order[b]) for chunk, a, b in circulated(n, chunks)]
+        steps = list(_along(problem, hops))
+        if linked(best_links(problem), steps):
+            yield iter(steps)
+            if problem.topology.num_servers == 1:
+                return
+    yield from on_tree(problem, doubled(order))
+
+
+def circulated(count: int, chunks: int) -> list[tuple[int, int, int]]:
+    """Return the (chunk, from, to) hops of a broadcast of some chunks from place 0 of a circle.
+
+    In round r all send so far ahead: the half of `count`, the half of that, ... 1, and again. Each
+    passes on the newest chunk that the other lacks, the first place one chunk after the other. No
+    broadcast takes less than `chunks` - 1 + ceil(log2 count) rounds: nor does this where the count
+    is a power of two, and up to three more elsewhere (all counts up to 200 were tried).
+    """
+    ahead, hops = [-(-count // 2)], list[tuple[int, int, int]]()
+    while ahead[-1] > 1:
+        ahead.append(-(-ahead[-1] // 2))
+    everything = (1 << chunks) - 1
+    held = [everything, *[0] * (count - 1)]
+    for number in itertools.count() if count > 1 else ():
+        if all(one == everything for one in held):
+            break
+        before = list(held)
+        for place in range(count):
+            to = (place + ahead[number % len(ahead)]) % count
+            has = before[place] if place else 1 << min(number, chunks - 1)
+            lacks = has & ~before[to]
+            if lacks:
+                newest = lacks.bit_length() - 1
+                hops.append((newest, place, to))
+                held[to] |= 1 << newest
+    return hops
 
 
 def doubled(ranks: Sequence[Rank]) -> list[tuple[Rank, Rank]]:
@@ -292,17 +338,34 @@ def scatter_allgather(problem: Problem) -> Iterator[Iterator[Step]]:
 
     So every rank sends a share over every NIC and every port, and the root each chunk once inside:
     those of its own rail it leaves to the others in turn. Servers pass a chunk on in a chain, and
-    chunks that follow one another take different NICs.
+    chunks that follow one another take different NICs. Who has a chunk sends it to all in its
+    server one after the other, or (of FEW_RAILS rails at most) down a binomial tree.
     """
     root, by_server = _root_of(problem, "broadcast", "reduce"), ranks_by_server(problem)
     if root is None or by_server is None or problem.collective.num_chunks < 2:
         return
     by_server.sort(key=lambda ranks: root not in ranks)
     width, own = len(by_server[0]), by_server[0].index(root)
-    places, others = _spaced(problem, by_server), itertools.cycle(range(1, max(2, width)))
     # The root's own rail is none where it leads nowhere.
     alone = len(by_server) == 1 < width
-    rails = [place for place in places if not (alone and place == own)]
+    rails = [place for place in _spaced(problem, by_server) if not (alone and place == own)]
+    for by_tree in (False, True)[: 1 + (width > 2)]:
+        steps = list(_along(problem, _by_rails(problem, by_server, rails, by_tree=by_tree)))
+        if linked(best_links(problem), steps):
+            yield iter(steps)
+
+
+def _by_rails(
+    problem: Problem, by_server: Sequence[Sequence[Rank]], rails: list[int], *, by_tree: bool
+) -> list[tuple[int, Rank, Rank]]:
+    """Return the (chunk, parent, child) hops of :func:`scatter_allgather`, in waves.
+
+    The root is in the first of `by_server`, and `rails` are places in all of them.
+    """
+    root, width = problem.collective.root or 0, len(by_server[0])
+    own, others = by_server[0].index(root), itertools.cycle(range(1, max(2, width)))
+    if by_tree and len(rails) > FEW_RAILS:
+        rails = [rails[number * len(rails) // FEW_RAILS] for number in range(FEW_RAILS)]
     timed: list[tuple[tuple[int, int], tuple[int, Rank, Rank]]] = []
     for chunk in range(problem.collective.num_chunks):
         wave, place = chunk // len(rails), rails[chunk % len(rails)]
@@ -315,14 +378,12 @@ def scatter_allgather(problem: Problem) -> Iterator[Iterator[Step]]:
             timed.append(((wave + hop, 0), (chunk, *pair)))
         for hop, (here, ranks) in enumerate(zip(spread, by_server, strict=True), 1):
             at = ranks.index(here)
+            circle = [one for one in (*ranks[at:], *ranks[:at]) if one != root]
+            pairs = doubled(circle) if by_tree else [(here, to) for to in circle[1:]]
             timed += [
-                ((wave + hop, shift), (chunk, here, to))
-                for shift in range(1, width)
-                if (to := ranks[(at + shift) % width]) != root
-            ]
-    steps = list(_along(problem, [hop for _, hop in sorted(timed, key=lambda one: one[0])]))
-    if linked(best_links(problem), steps):
-        yield iter(steps)
+                ((wave + hop, turn), (chunk, *pair)) for turn, pair in enumerate(pairs, 1)
+            ]  # fmt: skip
+    return [hop for _, hop in sorted(timed, key=lambda one: one[0])]
 
 
 def _spaced(problem: Problem, by_server: Sequence[Sequence[Rank]]) -> list[int]:
