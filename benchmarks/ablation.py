@@ -52,11 +52,11 @@ MORE = (
     "torus2d:4x4 alltoall --size 16MB --batch none --engine flow --runtime none",
     "ring:20 alltoall --size 20MB --batch none --engine flow --runtime none",
     "dgx-h100 allgather --size 64MB --engine double-ring --profile measured",
-    "mi300x allreduce --size 64KB --engine all-pairs --chunks 2 --profile measured --runtime rccl",
     "dgx-a100 allreduce --nodes 2 --engine auto --size 1MB --profile measured",
     "mi300x allreduce --engine auto --size 1MB --profile measured",
     "leaf-spine alltoall --engine guided --size 1KB",
     "dragonfly allgather --engine guided --size 1KB",
+    "leaf-spine:3x4 allgather --engine guided --size 64KB",
     "dragonfly allreduce --engine guided --size 1KB",
 )
 """Cells besides those of ``frozen``, for what none of these uses."""
@@ -81,7 +81,10 @@ Made by `python -m benchmarks.ablation`: each mechanism is switched off, and the
 Classical algorithms are not among the rows: users ask for them by name. What is below 2 % and still
 there: growing messages win 2.1 % on two DGX-2 as TE-CCL has them (alltoall of 2 MB a rank), fused
 steps save steps and threadblocks, of which files have few, and not time; routing by a model is the
-engine that users ask for.
+engine that users ask for. Many chunks for slow sums win by the clock: an AllReduce of 64 MiB on two
+DGX A100 takes 694 us in place of 1096 in 20 s on one core, of a gigabyte 9.4 ms in place of 11.1.
+Times expected of programs say what is tried first by a clock, which counted work has not
+(docs/truth.md has the pairs that they put in order).
 """
 
 
@@ -131,7 +134,7 @@ def _second(_first: object, second: object, *_: object, **__: object) -> object:
     return second
 
 
-def _makespan(schedule: Schedule, *_: object) -> Time:
+def _makespan(schedule: Schedule, *_: object, **__: object) -> Time:
     """Return the makespan of a schedule."""
     return schedule.makespan
 
@@ -180,7 +183,7 @@ STAGED = "taccl.synth.staged."
 PROGRAMS = "taccl.apps.programs."
 IN_GUIDED, IN_FLOW = ("--engine guided",), ("--engine flow",)
 SUMS = ("allreduce --nodes 2 --engine guided", "fat-tree allreduce", "torus2d:4x4 allreduce")
-FABRICS = ("leaf-spine alltoall", "dragonfly all", "fat-tree all")
+FABRICS = ("leaf-spine alltoall", "leaf-spine:3x4", "dragonfly all", "fat-tree all")
 IN_STAGED = ("--engine taccl",)
 ON_ALL = tuple(("taccl", name) for name in ("allgather", "alltoall", "allreduce", "reducescatter"))
 ANY = ("--engine guided", "--engine flow", "--engine taccl", "step --size", "double-binary-tree")
@@ -240,7 +243,6 @@ MECHANISMS = (
     Mechanism("holding messages back", {PROGRAMS + "MAX_ROUNDS": 0}, ANY, problems=ON_ALL),
     Mechanism("fused steps", {PROGRAMS + "_fused": _second}, ANY),
     Mechanism("orders of sends", {PROGRAMS + "ORDERS": Changed(_one)}, ANY),
-    Mechanism("sums spread", {PROGRAMS + "SUMS": ("apart", "together")}, ("--runtime rccl",)),
     Mechanism(
         "many chunks for slow sums",
         {"taccl.apps.synthesis._sums_are_slow": _none},

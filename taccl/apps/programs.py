@@ -32,7 +32,7 @@ import numpy as np
 
 from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import InputError, LoweringError, ScheduleError
-from taccl.lowering.blocks import SUMS, ways_needed
+from taccl.lowering.blocks import ways_needed
 from taccl.lowering.dependencies import ORDERS
 from taccl.lowering.draft import Draft
 from taccl.lowering.lower import Lowered, LowerOptions, TooManyError, draft_of, finish, modes_served
@@ -625,8 +625,8 @@ def best_variant(task: Lowering) -> Variant | None:
         best = min(_held_back(task, draft, found), key=lambda variant: variant.cost)
     if task.target.measured and draft.schedule.collective.reduces and not task.over():
         # Where flags take time, a sum of many should not wait for one after the other.
-        others = (replace(best.options, sums=sums) for sums in SUMS[1:])
-        best = min([*_all_made(task, draft, others)[0], best], key=lambda variant: variant.cost)
+        other = replace(best.options, sums="together")
+        best = min([*_all_made(task, draft, [other])[0], best], key=lambda variant: variant.cost)
     return _fused(task, best, draft)
 
 
@@ -805,6 +805,9 @@ SCORING = 0.15
 
 GIVEN_UP = 0.35
 """The same for the first of them: then the schedule is given up."""
+
+TOO_LONG = "making and replaying its programs takes too long"
+"""Why it is."""
 
 
 def common_size(target: Target, size: int, chunks_in_size: int, counts: Sequence[int]) -> int:
@@ -985,9 +988,7 @@ class Scorer:
             if up.deadline is not last:
                 raise
             forget(last)
-            known = LoweringError(
-                "making and replaying its programs takes too long", fix="raise --time-limit"
-            )
+            known = LoweringError(TOO_LONG, fix="raise --time-limit")
         except LoweringError as error:
             self.report(f"not lowered: {error.problem}")
             known = error

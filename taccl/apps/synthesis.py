@@ -21,7 +21,7 @@ from taccl.apps.inputs import (
     logical_group,
     size_of_chunks,
 )
-from taccl.apps.programs import Lowering, Proved, Scorer, Target, common_size, serves
+from taccl.apps.programs import TOO_LONG, Lowering, Proved, Scorer, Target, common_size, serves
 from taccl.apps.request import Request, Synthesis
 from taccl.apps.warmup import compile_ahead
 from taccl.bounds import ANY, any_bounds, best, fixed_bounds, fixed_floors
@@ -158,6 +158,11 @@ def synthesize(request: Request) -> Synthesis:
     result = chosen(found, stopped=request.stop.is_set())
     schedule, opened = result.schedule, scorer.opened
     known = opened is not None and opened.schedule is schedule
+    late = schedule is None or (not known and scorer.refusal(schedule) == TOO_LONG)
+    if opened is not None and late:
+        request.report(f"no program of {result.engine} in time: {opened.engine} it is")
+        schedule, known = opened.schedule, True
+        result = Result(Status.TIME_LIMIT, schedule, (), opened.engine, 0.0)
     if schedule is None or not (known or scorer.score(schedule) is not None):
         lowering = None if schedule is None else scorer.lowering(schedule, result.engine)
         if lowering is not None:

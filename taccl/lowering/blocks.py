@@ -15,7 +15,7 @@ How far threadblocks are known to be when a move starts (:class:`Clocks`) follow
 order, and messages.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -170,30 +170,21 @@ def assign_blocks(
     return sorted(blocks, key=order)
 
 
-SUMS = ("apart", "together", "spread")
-"""Which threadblocks add what is received: each its own, one all for a place, several in turn."""
+SUMS = ("apart", "together")
+"""Which threadblocks add what is received: each its own, or one all for a place."""
 
 
 def sums_by(how: str, moves: Sequence[Move]) -> list[Move]:
     """Return the `moves` with sums by other threadblocks, `how` is one of SUMS.
 
-    All that is added to a place is added by one of those that receive it: that of the message that
-    is added first or, ``spread``, at the next place of the rank that of the next one. What a move
-    does is not changed.
+    Together, all that is added to a place is added by the one that receives the message that is
+    added first. What a move does is not changed.
     """
     if how == "apart":
         return list(moves)
-    adding: dict[tuple[int, Slot | None], list[int]] = defaultdict(list)
-    for move in moves:
-        if move.op is Op.REDUCE and move.message is not None:
-            adding[move.rank, move.dst].append(move.message)
-    turns: Counter[int] = Counter()
-    chosen: dict[tuple[int, Slot | None], int] = {}
-    for (rank, place), messages in adding.items():
-        chosen[rank, place] = messages[turns[rank] % len(messages)]
-        turns[rank] += how == "spread"
+    adding: dict[tuple[int, Slot | None], int] = {}
     return [
-        move._replace(message=chosen[move.rank, move.dst])
+        move._replace(message=adding.setdefault((move.rank, move.dst), move.message))
         if move.op is Op.REDUCE and move.message is not None
         else move
         for move in moves

