@@ -112,7 +112,9 @@ def test_packets_go_on_before_they_are_unpacked() -> None:
 
 
 def test_packets_are_sent_on_by_threadblocks_that_did_not_receive_them() -> None:
-    found = taccl.synthesize("hub:8", "broadcast", "1MB", engine="binomial", runtime="executor")
+    found = taccl.synthesize(
+        "hub:8", "broadcast", "1MB", engine="binomial", chunks=1, runtime="executor"
+    )
     assert found.program is not None
     plan = plan_of(found.program, PlanOptions((0,) * 8, in_place=False, packets=True))
     assert not errors_of(judge_plan(plan))
