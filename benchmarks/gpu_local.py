@@ -97,7 +97,7 @@ extern "C" __global__ void flags(volatile int* flag, int turns, u64* took) {
 def rows_of(cupy: ModuleType, kernels: Kernels) -> Iterator[dict[str, object]]:
     """Yield GB/s of one threadblock, by what it does, its threads, bytes of a step, and others.
 
-    `kernels` gives one by its name.
+    `cupy` is the module, and `kernels` gives one of KERNELS by its name.
     """
     for what, threads, size, blocks in product(("copy", "add"), THREADS, BYTES, BLOCKS):
         source, target = (cupy.zeros(blocks * size // 4, dtype="float32") for _ in range(2))

@@ -157,16 +157,6 @@ def test_chunks_go_round_a_circle_in_few_rounds_more_than_there_must_be() -> Non
         assert max(known.values()) <= most, (count, chunks)
 
 
-@for_each("ranks", [2, 5, 8])
-@for_each("collective", ["broadcast", "reduce"])
-def test_no_chunk_waits_for_the_one_before_it_in_a_binomial_broadcast(
-    collective: str, ranks: int
-) -> None:
-    problem = problem_of(load_topology(f"hub:{ranks}"), collective, chunks=6)
-    rounds = 5 + (ranks - 1).bit_length()
-    assert schedule_of(problem, "binomial").makespan == rounds * (ALPHA + BETA * 1000)
-
-
 def test_a_wide_server_spreads_chunks_down_trees() -> None:
     # A rank of a rack of 72 can't have 71 peers: a program has 64 threadblocks at most.
     topology = load_topology("gb200-nvl72", nodes=2)

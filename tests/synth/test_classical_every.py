@@ -216,7 +216,10 @@ FORMULAS: Mapping[str, Mapping[str, Row]] = {
         **both(Row("ring", around, ABOVE_TWO), *SCATTERS),
     },
     "binomial": {
-        **both(Row("hub", lambda n, k, a, b: (log2(n) + k - 1) * (a + b)), *BROADCASTS),
+        **both(
+            Row("hub", lambda n, k, a, b: (log2(n) + k - 1) * (a + b), chunks=lambda _: (1, 2, 6)),
+            *BROADCASTS,
+        ),
         "allreduce": Row("hub", lambda n, k, a, b: 2 * log2(n) * (a + n * k * b)),
         "gather": Row("hub", gathered, chunks=lambda _: (1,)),
         "scatter": Row("hub", split),
