@@ -16,6 +16,7 @@ from math import ceil
 from pathlib import Path
 
 from benchmarks.frozen import CELLS
+from taccl.errors import OutOfTimeError
 
 ENOUGH = 30
 """Of forty cells, those that have to be at least as good."""
@@ -32,19 +33,26 @@ def problems() -> list[str]:
 
 
 def found(problem: str, tree: Path, limit: float) -> float | None:
-    """Return the microseconds that ``auto`` of a tree finds in ``limit`` seconds; None: nothing."""
+    """Return the microseconds that ``auto`` of a tree finds in ``limit`` seconds; None: nothing.
+
+    Raises RuntimeError where it did not search at all.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    asked = [sys.executable, "-m", "taccl", "synthesize", "--help"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True, env=environment)
+    # A tree that knows one kind of costs has no option for it.
+    costs = ["--profile", "alpha-beta"] if "--profile" in told.stdout else []
     with tempfile.TemporaryDirectory() as folder:
         output = "--schedule" if "--runtime none" in problem else "--output"
         command = [
-            sys.executable, "-m", "taccl", "synthesize", *problem.split(), "--time-limit",
+            sys.executable, "-m", "taccl", "synthesize", *costs, *problem.split(), "--time-limit",
             str(limit), "--json", "--quiet", output, str(Path(folder) / "found"),
         ]  # fmt: skip
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": str(tree)},
-        )  # fmt: skip
-    if done.returncode:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode == OutOfTimeError.exit_status:
         return None
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
     report = json.loads(done.stdout)
     replay = report["replay_us"]
     return float(report["makespan_us"] if replay is None else replay)

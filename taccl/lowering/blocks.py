@@ -264,7 +264,16 @@ def routes_of(messages: Sequence[Message], topology: Topology) -> dict[int, int]
             before[dst].add(src)
             after[src].add(dst)
         own = {(src, dst): (before[src], after[dst]) for src, dst in links}
-        place = next((n for n, route in enumerate(routes) if _agree(own, route)), len(routes))
+        for place, route in enumerate(routes):  # noqa: B007
+            # What crosses links in common comes and goes the same ways, where it does.
+            if all(
+                not mine or not theirs or mine == theirs
+                for link in own.keys() & route.keys()
+                for mine, theirs in zip(own[link], route[link], strict=True)
+            ):
+                break
+        else:
+            place = len(routes)
         if place == MOST_ROUTES:
             return None
         if place == len(routes):
@@ -277,15 +286,6 @@ def routes_of(messages: Sequence[Message], topology: Topology) -> dict[int, int]
     if len(routes) == 1 or any(len(each) > 1 for each in on):
         return None
     return {message: each.pop() for message, each in enumerate(on)}
-
-
-def _agree(one: Route, other: Route) -> bool:
-    """Tell whether what crosses links in common comes and goes the same ways, where it does."""
-    pairs = (
-        pair for link in one.keys() & other.keys()
-        for pair in zip(one[link], other[link], strict=True)
-    )  # fmt: skip
-    return all(not mine or not theirs or mine == theirs for mine, theirs in pairs)
 
 
 def number_connections(
