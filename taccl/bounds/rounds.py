@@ -53,14 +53,14 @@ line in T, and what a gate can count is no more than the upper envelope of the l
 and 0: convex, a sum of gates that open one after the other, each with a share of the rate. With o =
 0 it is the integral of h(z) g(T - A - z).
 
-*Lag* (Broadcast; Reduce turned round). Of each byte look at the N messages by which the ranks but
-the root have it first. With x bytes that are new to its receiver a message takes o + b x or more;
-let its middle be half of that after its start. Its sender had the byte by another of the N, or sent
-another of them by the same port: it starts after that one is over, its *parent*. So they are trees,
-one for each port of the root at most, of P + 1 branches at most. From one middle to the next there
-is half of both messages. With D messages in the tree below each, itself included, all middles of a
-byte together are later than those of the roots of its trees by (D - 1) o + (D - 1/2) b x for each
-message, a root's bytes counting (D - 1) / 2.
+*Lag* (Broadcast; Reduce turned round; AllReduce, which does both for each rank). Of each byte look
+at the N messages by which the ranks but the root have it first. With x bytes that are new to its
+receiver a message takes o + b x or more; let its middle be half of that after its start. Its sender
+had the byte by another of the N, or sent another of them by the same port: it starts after that one
+is over, its *parent*. So they are trees, one for each port of the root at most, of P + 1 branches
+at most. From one middle to the next there is half of both messages. With D messages in the tree
+below each, itself included, all middles of a byte together are later than those of the roots of its
+trees by (D - 1) o + (D - 1/2) b x for each message, a root's bytes counting (D - 1) / 2.
 
 After its middle a message keeps its receiver's port for half of itself, and others follow. In sum
 over a rank's bytes, T less the middle is S^2 / 2R' with the rate R' of its ports, and o q / x for
@@ -140,8 +140,8 @@ def round_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     if name == "allreduce" or name in ROOTED:
         for into in (False, True) if name == "allreduce" else (name == "reduce",):
             yield from _last_to_hear(net, collective, levels, into=into)
-    if collective.root is not None:
-        yield from lag_crossings(net, collective.root, backwards=name == "reduce")
+            root = one_of_each(net, collective)[0] if collective.root is None else collective.root
+            yield from lag_crossings(net, root, backwards=into)
     if name in EACH:
         for home in (np.zeros(ranks, dtype=np.int64), *(homes(parts, ranks) for parts in levels)):
             yield from _doubling(net, home, into=name == "allgather")
