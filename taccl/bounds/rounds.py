@@ -30,7 +30,10 @@ before D. So a rank takes all its bytes in messages that end late, and they can'
 before: D + size / (bandwidth of its ports). Turned round, the same holds for what leaves a rank. A
 broadcast's root: for some byte, every message of the root ends so late that the others could have
 gone before; from its end on, all are told in D. Where messages may start before others have arrived
-(``delay``) and the links of a rank differ in alpha, D is less by what they differ.
+(``delay``) and the links of a rank differ in alpha, D is less by what they differ. And with A for
+the least alpha of the root's links, A' of others: a byte that some rank has from another one has
+left the root by T - A - A', all others leave it N times, so that of N more ranks and at a rate R of
+the root N S <= R (T - A) + (N - 1) R (T - A - A'), of what is not negative.
 
 *Gates and spreading* (AllGather, ReduceScatter, AllReduce, Broadcast, Reduce). What enters a part
 of the ranks (a server, a leaf, a pod) by its gates must still be spread inside. A byte that arrives
@@ -108,7 +111,7 @@ from taccl.bounds.arrival_curves import Gate, gather
 from taccl.bounds.cut import NONE, counting_edges, edge_covers, edges_counted
 from taccl.bounds.dissemination import Port, Rises, Spread, informed, ports_of, rises
 from taccl.bounds.gossip import MOST_VISITS, homes, most_shared
-from taccl.bounds.net import MOST_RANKS, Crossing, IntArray, Net, is_uniform, one_of_each
+from taccl.bounds.net import FAR, MOST_RANKS, Crossing, IntArray, Net, is_uniform, one_of_each
 from taccl.collectives import Collective
 from taccl.topology.structure import Parts, levels_of
 from taccl.units import Time
@@ -393,8 +396,13 @@ def _last_to_hear(
         soonest = max(soonest, between)
         late = int((net.alpha[links] - net.overhead[links]).max()) - int(net.alpha[links].min())
         start = soonest - (max(0, late) if into else 0)
-        wires = (net.wires[number] for number in net.wire_id[edges].tolist())
+        wires = [net.wires[number] for number in net.wire_id[edges].tolist()]
         yield Crossing(KIND, gather(Gate(max(0, start), wire) for wire in wires), Fraction(1))
+        own, most = int(net.alpha[links].min()), net.num_ranks - 1
+        twice = own + int(net.alpha[ends != rank].min(initial=FAR))
+        opened = ((own, Fraction(1, most)), (twice, Fraction(most - 1, most)))
+        relayed = gather(Gate(time, wire / part) for wire in wires for time, part in opened if part)
+        yield Crossing(KIND, relayed, Fraction(1))
 
 
 def _spread(net: Net, home: IntArray, *, backwards: bool) -> Spread | None:

@@ -75,7 +75,14 @@ def test_who_hears_last_takes_all_bytes_then() -> None:
     # 8 ranks: three rounds until one can have heard of all, then the whole buffer by its port.
     for name in ("allreduce", "broadcast", "reduce"):
         assert rounds(hub(8, 10), name, 4) == 30 + 4
-    assert rounds(hub(8, 10, rule="delay"), "allreduce", 100) == 10 + 100
+
+
+def test_what_some_do_not_have_from_the_root_takes_two_latencies() -> None:
+    # 8 ranks: x bytes leave the root seven times by T - 10, 100 - x once by T - 20.
+    for name in ("allreduce", "broadcast", "reduce"):
+        assert rounds(hub(8, 10, rule="delay"), name, 100) == 119  # x = 10 / 7
+        assert rounds(hub(8, 10, rule="delay"), name, 1) == 10 + 7  # all from the root
+    assert rounds(hub(2, 10, rule="delay"), "broadcast", 100) == 10 + 100
 
 
 def test_pieces_of_a_broadcast_pay_or_wait() -> None:
@@ -89,10 +96,6 @@ def test_pieces_of_a_broadcast_pay_or_wait() -> None:
                 assert 0.8 * circle < rounds(hub(ranks, alpha), name, size) <= circle
     # One message to one other rank.
     assert rounds(hub(2, 1000), "broadcast", 1 << 20) == 1000 + (1 << 20)
-
-
-def test_what_nothing_keeps_waiting_is_late_by_latency_alone() -> None:
-    assert rounds(hub(8, 1000, rule="delay"), "broadcast", 1 << 20) == 1000 + (1 << 20)
 
 
 def test_blocks_that_are_relayed_are_received_twice() -> None:
