@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 
@@ -74,8 +74,28 @@ def test_recursive_doubling_is_proved_optimal_on_one_dgx2() -> None:
 def test_who_hears_last_takes_all_bytes_then() -> None:
     # 8 ranks: three rounds until one can have heard of all, then the whole buffer by its port.
     for name in ("allreduce", "broadcast", "reduce"):
-        assert rounds(hub(8, 10), name, 100) == 30 + 100
-    assert rounds(hub(8, 10, rule="delay"), "allreduce", 100) == 10 + 100
+        assert rounds(hub(8, 10), name, 4) == 30 + 4
+
+
+def test_what_some_do_not_have_from_the_root_takes_two_latencies() -> None:
+    # 8 ranks: x bytes leave the root seven times by T - 10, 100 - x once by T - 20.
+    for name in ("allreduce", "broadcast", "reduce"):
+        assert rounds(hub(8, 10, rule="delay"), name, 100) == 119  # x = 10 / 7
+        assert rounds(hub(8, 10, rule="delay"), name, 1) == 10 + 7  # all from the root
+    assert rounds(hub(2, 10, rule="delay"), "broadcast", 100) == 10 + 100
+
+
+def test_pieces_of_a_broadcast_pay_or_wait() -> None:
+    # k pieces, each in a round of its own, and log2(n) - 1 more until the last is with all.
+    for ranks, alpha in product((4, 8, 16), (10**4, 10**6)):
+        for size in (30 * alpha, 300 * alpha):
+            pieces = range(1, 100)
+            steps = (ranks - 1).bit_length() - 1
+            circle = min((k + steps) * (alpha + size / k) for k in pieces)
+            for name in ("broadcast", "reduce", "allreduce"):
+                assert 0.8 * circle < rounds(hub(ranks, alpha), name, size) <= circle
+    # One message to one other rank.
+    assert rounds(hub(2, 1000), "broadcast", 1 << 20) == 1000 + (1 << 20)
 
 
 def test_blocks_that_are_relayed_are_received_twice() -> None:
@@ -150,9 +170,9 @@ class Gossip:
         )
 
 
-def can_end_before(topology: Topology, name: str, size: int, claim: int) -> bool:
-    """Tell whether any order of messages, each of any chunks, ends before a time."""
-    collective = build_collective(name, topology.num_ranks, 1)
+def can_end_before(topology: Topology, name: str, size: int, claim: int, cut: int = 1) -> bool:
+    """Tell whether any order of messages, each of any chunks (`cut` a rank), ends before a time."""
+    collective = build_collective(name, topology.num_ranks, cut)
     chunk, gossip = Fraction(size, collective.chunks_in_size), Gossip(collective)
     links = [topology.link(row) for row in range(len(topology.links))]
     chunks = range(collective.num_chunks)
@@ -202,24 +222,27 @@ def can_end_before(topology: Topology, name: str, size: int, claim: int) -> bool
     return False
 
 
-def small_networks() -> Iterator[tuple[Topology, str, int]]:
-    """Yield machines of three or four ranks, with a collective and a size."""
+def small_networks() -> Iterator[tuple[Topology, str, int, int]]:
+    """Yield machines of three or four ranks, a collective, a size, and chunks for each rank."""
     for rule in ("occupy", "delay"):
         for name in ("allgather", "reducescatter", "broadcast"):
-            yield hub(3, 2, rule=rule), name, 3
-    yield hub(2, 2), "allreduce", 4
-    yield hub(3, 1), "allreduce", 3
-    yield hub(3, 4, 1), "allgather", 3
-    yield pairs(3), "broadcast", 4
-    yield apart(2, 1), "broadcast", 4
-    yield apart(1, 2, 2), "reduce", 4
-    yield apart(2, 1), "allgather", 4
+            yield hub(3, 2, rule=rule), name, 3, 1
+    yield hub(2, 2), "allreduce", 4, 1
+    yield hub(3, 1), "allreduce", 3, 1
+    yield hub(3, 4, 1), "allgather", 3, 1
+    yield pairs(3), "broadcast", 4, 1
+    yield apart(2, 1), "broadcast", 4, 1
+    yield apart(1, 2, 2), "reduce", 4, 1
+    yield apart(2, 1), "allgather", 4, 1
+    yield hub(3, 1), "broadcast", 6, 3
+    yield hub(4, 1), "broadcast", 6, 2
+    yield apart(1, 1), "broadcast", 8, 2
 
 
 @for_each("number", range(len(list(small_networks()))), quick=8)
 def test_no_order_of_messages_ends_sooner(number: int) -> None:
-    topology, name, size = list(small_networks())[number]
-    assert not can_end_before(topology, name, size, rounds(topology, name, size))
+    topology, name, size, cut = list(small_networks())[number]
+    assert not can_end_before(topology, name, size, rounds(topology, name, size), cut)
 
 
 def test_the_search_finds_what_ends_in_time() -> None:
