@@ -77,6 +77,36 @@ def test_a_sum_of_five_leaves_folds_one_away() -> None:
     assert found(problem)[0].makespan == (1 + 3 + 3 + 3 + 3 + 1) * 10**6 + 6 * 10
 
 
+@for_each("collective", ["allgather", "reducescatter", "allreduce"])
+def test_groups_of_a_dragonfly_meet_where_their_cable_is(collective: str) -> None:
+    # Ranks of a router exchange, then of two routers, twice, each by a cable of its own; of each
+    # router one crosses with what 8 hold; and what comes is exchanged the same way. A message
+    # crosses as many routers as stand on its way.
+    topology = load_topology("dragonfly:5x4x2@50GB/s,0.7us")
+    formula = (1 + 2 + 2 + 2 + 1 + 2 + 2) * 700_000 + (1 + 2 + 4 + 8 + 8 + 8 + 16) * 20 * 1000
+    times = 2 if collective == "allreduce" else 1
+    assert found_of(problem_of(topology, collective), "gateways")[0].makespan == times * formula
+
+
+@for_each("fabric", ["dragonfly:3x4x1", "dragonfly:4x3x2", "dragonfly:5x4x2"])
+def test_gateways_serve_what_a_gather_serves(fabric: str) -> None:
+    for collective in ("allgather", "reducescatter", "allreduce"):
+        assert found_of(problem_of(load_topology(fabric), collective, 2), "gateways")
+    assert not found_of(problem_of(load_topology(fabric), "broadcast"), "gateways")
+    assert not found_of(problem_of(load_topology("leaf-spine:3x2"), "allgather"), "gateways")
+
+
+@for_each("kind", ["leaders", "mixed-radix", "butterflies"])
+@for_each("machine", ["leaf-spine:4x4x2", "fat-tree:4"])
+def test_the_first_program_of_a_kind_is_nearly_the_best(machine: str, kind: str) -> None:
+    # A clock puts them in order: where time is short, only the first is timed exactly.
+    collective = "allgather" if kind == "mixed-radix" else "allreduce"
+    for size in (100, 10_000):
+        problem = problem_of(load_topology(f"{machine}@50GB/s,0.7us"), collective, 1, size)
+        first, *_ = grid_schedules(problem, kind, silent, lambda: True)
+        assert first.makespan <= 1.1 * found_of(problem, kind)[0].makespan
+
+
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter"])
 def test_one_message_crosses_for_two_ranks(collective: str) -> None:
     # One byte a rank: two neighbours exchange (101 us), one crosses with both (302 us), gives

@@ -96,6 +96,7 @@ from taccl.synth.templates.grid_programs import (
     bruck,
     butterflies,
     doubling_by_parts,
+    gateway_gathers,
     halving_doubling,
     hierarchical,
     leader_gathers,
@@ -207,10 +208,11 @@ CLASSICAL: Mapping[str, Template] = MappingProxyType({
 })  # fmt: skip
 
 KINDS: Mapping[str, Template] = MappingProxyType({
+    "gateways": Template(gateway_gathers, packed=GATHER_FAMILY),
     "pipelined": Template(made(pipelined_gathers), packed=GATHER_FAMILY),
-    "leaders": Template(made(leader_gathers)),
+    "leaders": Template(made(leader_gathers), packed=GATHER_FAMILY),
     "mixed-radix": Template(made(small_gathers), packed=(*GATHER_FAMILY, "alltoall")),
-    "butterflies": Template(butterflies, most=MOST_ROWS),
+    "butterflies": Template(butterflies, ("allreduce",), MOST_ROWS),
 })  # fmt: skip
 """Grid programs of whole messages in few steps: they follow from how a machine is built."""
 
@@ -427,7 +429,7 @@ def grid_schedules(
     limited = logical.connections_per_rank is not None or logical.own_chunks_first
     if limited or logical.symmetry_asked:
         return ()
-    if worth is not None:
+    if worth is not None and kind == "butterflies":
         template = template._replace(ways=partial(butterflies, worth=worth))
     return schedules_of(Trial(problem, kind, template, batch=True, over=over, report=report))
 
