@@ -69,6 +69,15 @@ def test_each_other_leaf_has_a_rank_to_cross_to_it() -> None:
     assert found(problem)[0].makespan == (2 + (3 + 1) + (3 + 2) + (1 + 2)) * 10**6
 
 
+def test_what_crossed_to_three_neighbours_is_spread_over_all_in_even_shares() -> None:
+    # Four leaves of eight gather in 3 rounds; one of each crosses to each other leaf, in turn by an
+    # uplink of 4 times the speed; what came to three is 8, 8 and 16 blocks to exchange in 3 rounds.
+    alpha, block = 700_000, 160_000
+    problem = problem_of(load_topology("leaf-spine:4x8x2@50GB/s,0.7us"), "allgather", 1, 8000)
+    crossing = 2 * (3 * alpha + 2 * block) + 3 * alpha + 8 * block
+    assert found(problem)[0].makespan == 6 * alpha + (7 + 8 + 8 + 16) * block + crossing
+
+
 def test_a_sum_of_five_leaves_folds_one_away() -> None:
     # Two ranks fold (1 us); the fifth leaf gives its sum to another and gets the total (3 us each);
     # four exchange sums twice (3 us each); and each spreads in its leaf (1 us). Ten bytes each.

@@ -893,7 +893,8 @@ def _one_for_each_server(
     """Yield gathers in which each other server has a rank to cross to it.
 
     The lowest digits are gathered before, all of them or some, and the lowest of these by a leader,
-    who goes on for all. What crossed is gathered the same way, and the other digits follow.
+    who goes on for all. What crossed is gathered from the highest of these on, as it came to the
+    first neighbours; and the other digits follow.
     """
     for known in range(1, len(digits) + 1):
         near, far = digits[:known], digits[known:]
@@ -906,7 +907,7 @@ def _one_for_each_server(
             for other in range(1, servers.radix):
                 shift, makers = Digit(other * servers.weight, 2), (other * led % classes,)
                 turns.append(Turn("rotate", shift, makers, (0,), into=1))
-            turns += [Turn("exchange", digit, parts=(1,)) for digit in near[folded:]]
+            turns += [Turn("exchange", digit, parts=(1,)) for digit in reversed(near[folded:])]
             turns += [Turn("spread", digit, parts=(0, 1)) for digit in reversed(near[:folded])]
             turns += [Turn("exchange", digit, parts=(0, 1)) for digit in far]
             yield GridProgram(order, tuple(turns), classes)
