@@ -78,6 +78,14 @@ def test_what_crossed_to_three_neighbours_is_spread_over_all_in_even_shares() ->
     assert found(problem)[0].makespan == 6 * alpha + (7 + 8 + 8 + 16) * block + crossing
 
 
+@for_each("collective", ["allgather", "reducescatter"])
+def test_one_rank_of_a_pod_crosses_for_all(collective: str) -> None:
+    # Fold by the edge switch (1 crossing) and in the pod (3), exchange twice by the core (5), and
+    # back: a rank has 1, 2, 4 and 8 blocks to give, and lacks all but 2 and 1 at the end.
+    problem = problem_of(load_topology("fat-tree:4@50GB/s,0.7us"), collective, 1, 50)
+    assert found(problem)[0].makespan == 18 * 700_000 + (1 + 2 + 4 + 8 + 14 + 15) * 1000
+
+
 def test_a_sum_of_five_leaves_folds_one_away() -> None:
     # Two ranks fold (1 us); the fifth leaf gives its sum to another and gets the total (3 us each);
     # four exchange sums twice (3 us each); and each spreads in its leaf (1 us). Ten bytes each.

@@ -875,15 +875,15 @@ def leader_gathers(problem: Problem) -> Iterator[GridProgram]:
         turns += [Turn("spread", digit, parts=(1,)) for digit in near]
         turns += [Turn("exchange", digit, parts=(1,)) for digit in far]
         programs.append(GridProgram(order, tuple(turns), classes))
-    # Servers beyond a power of two leave their sums to others.
+    # One of each server goes on for all; servers beyond a power of two leave it to others.
     beyond = [Digit(bit * size, 2) for bit in (bits(2 * count)[-1],) if count & (count - 1)]
+    sums = collective.name == "allreduce"
+    alone = [Turn("sum" if sums else "exchange", Digit(bit * size, 2), (0,)) for bit in bits(count)]
     for digits in written(size):
         programs += _one_for_each_server(order, digits, Digit(size, count))
-        if collective.name == "allreduce":
-            folds = [Turn("fold", digit) for digit in (*digits, *beyond)]
-            sums = [Turn("sum", Digit(bit * size, 2), (0,)) for bit in bits(count)]
-            spreads = [turn._replace(kind="spread") for turn in reversed(folds)]
-            programs.append(GridProgram(order, (*folds, *sums, *spreads), size, sums=True))
+        folds = [Turn("fold", digit) for digit in (*digits, *beyond)]
+        spreads = [turn._replace(kind="spread") for turn in reversed(folds)]
+        programs.append(GridProgram(order, (*folds, *alone, *spreads), size, sums=sums))
     yield from sorted(programs, key=program_clock(problem))[:BEST]
 
 
