@@ -197,6 +197,7 @@ MECHANISMS = (
     Mechanism(
         "mixed-radix gathers", {GUIDED + "grid_schedules": _without("mixed-radix")}, IN_GUIDED
     ),
+    Mechanism("gateways", {GUIDED + "grid_schedules": _without("gateways")}, ("dragonfly all",)),
     Mechanism("butterflies", {GUIDED + "grid_schedules": _without("butterflies")}, IN_GUIDED),
     Mechanism("leaves as servers", {"taccl.synth.templates.steps.levels_of": _empty}, FABRICS),
     Mechanism(

@@ -353,15 +353,6 @@ def test_servers_without_bits_to_double_along_go_through_digits(tmp_path: Path) 
     assert min(times(topology, "reducescatter", "hierarchical", 1, 1000)) <= formula
 
 
-@for_each("collective", ["allgather", "reducescatter"])
-def test_groups_of_a_dragonfly_meet_where_their_cable_is(collective: str) -> None:
-    # Four ranks meet in two rounds; two of them have a cable, on which all they hold crosses; then
-    # they give what came to the other two, and all exchange it. Each message crosses two routers.
-    topology = load_topology("dragonfly:3x4x1@50GB/s,0.7us")
-    formula = 5 * 2 * 700_000 + (1 + 2 + 4 + 4 + 4) * 20 * 1000
-    assert min(times(topology, collective, "hierarchical", 1, 1000)) == formula
-
-
 def served(topology: Topology, name: str) -> set[str]:
     """Return the collectives that an algorithm exists for, at a chunk count that suits it."""
     return {

@@ -69,12 +69,59 @@ def test_each_other_leaf_has_a_rank_to_cross_to_it() -> None:
     assert found(problem)[0].makespan == (2 + (3 + 1) + (3 + 2) + (1 + 2)) * 10**6
 
 
+def test_what_crossed_to_three_neighbours_is_spread_over_all_in_even_shares() -> None:
+    # Four leaves of eight gather in 3 rounds; one of each crosses to each other leaf, in turn by an
+    # uplink of 4 times the speed; what came to three is 8, 8 and 16 blocks to exchange in 3 rounds.
+    alpha, block = 700_000, 160_000
+    problem = problem_of(load_topology("leaf-spine:4x8x2@50GB/s,0.7us"), "allgather", 1, 8000)
+    crossing = 2 * (3 * alpha + 2 * block) + 3 * alpha + 8 * block
+    assert found(problem)[0].makespan == 6 * alpha + (7 + 8 + 8 + 16) * block + crossing
+
+
+@for_each("collective", ["allgather", "reducescatter"])
+def test_one_rank_of_a_pod_crosses_for_all(collective: str) -> None:
+    # Fold by the edge switch (1 crossing) and in the pod (3), exchange twice by the core (5), and
+    # back: a rank has 1, 2, 4 and 8 blocks to give, and lacks all but 2 and 1 at the end.
+    problem = problem_of(load_topology("fat-tree:4@50GB/s,0.7us"), collective, 1, 50)
+    assert found(problem)[0].makespan == 18 * 700_000 + (1 + 2 + 4 + 8 + 14 + 15) * 1000
+
+
 def test_a_sum_of_five_leaves_folds_one_away() -> None:
     # Two ranks fold (1 us); the fifth leaf gives its sum to another and gets the total (3 us each);
     # four exchange sums twice (3 us each); and each spreads in its leaf (1 us). Ten bytes each.
     fabric = load_topology("leaf-spine:5x2@1us/MB,1us")
     problem = problem_of(fabric, "allreduce", 1, Fraction(1))
     assert found(problem)[0].makespan == (1 + 3 + 3 + 3 + 3 + 1) * 10**6 + 6 * 10
+
+
+@for_each("collective", ["allgather", "reducescatter", "allreduce"])
+def test_groups_of_a_dragonfly_meet_where_their_cable_is(collective: str) -> None:
+    # Ranks of a router exchange, then of two routers, twice, each by a cable of its own; of each
+    # router one crosses with what 8 hold; and what comes is exchanged the same way. A message
+    # crosses as many routers as stand on its way.
+    topology = load_topology("dragonfly:5x4x2@50GB/s,0.7us")
+    formula = (1 + 2 + 2 + 2 + 1 + 2 + 2) * 700_000 + (1 + 2 + 4 + 8 + 8 + 8 + 16) * 20 * 1000
+    times = 2 if collective == "allreduce" else 1
+    assert found_of(problem_of(topology, collective), "gateways")[0].makespan == times * formula
+
+
+@for_each("fabric", ["dragonfly:3x4x1", "dragonfly:4x3x2", "dragonfly:5x4x2"])
+def test_gateways_serve_what_a_gather_serves(fabric: str) -> None:
+    for collective in ("allgather", "reducescatter", "allreduce"):
+        assert found_of(problem_of(load_topology(fabric), collective, 2), "gateways")
+    assert not found_of(problem_of(load_topology(fabric), "broadcast"), "gateways")
+    assert not found_of(problem_of(load_topology("leaf-spine:3x2"), "allgather"), "gateways")
+
+
+@for_each("kind", ["leaders", "mixed-radix", "butterflies"])
+@for_each("machine", ["leaf-spine:4x4x2", "fat-tree:4"])
+def test_the_first_program_of_a_kind_is_nearly_the_best(machine: str, kind: str) -> None:
+    # A clock puts them in order: where time is short, only the first is timed exactly.
+    collective = "allgather" if kind == "mixed-radix" else "allreduce"
+    for size in (100, 10_000):
+        problem = problem_of(load_topology(f"{machine}@50GB/s,0.7us"), collective, 1, size)
+        first, *_ = grid_schedules(problem, kind, silent, lambda: True)
+        assert first.makespan <= 1.1 * found_of(problem, kind)[0].makespan
 
 
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter"])

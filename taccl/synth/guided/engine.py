@@ -43,7 +43,7 @@ from taccl.synth.guided.tree_list_scheduler import (
 from taccl.synth.message_coalescing import MOST_ROWS, coarser, cut_and_joined
 from taccl.synth.plan import in_turn, plan_decisions, rows_of
 from taccl.synth.staged import networks, ordered
-from taccl.synth.templates.classical import grid_schedules
+from taccl.synth.templates.classical import KINDS, grid_schedules
 from taccl.synth.time_reversal import mirrored, played_backwards
 from taccl.timing.deadline import Deadline
 from taccl.timing.occupancy import free_after
@@ -209,14 +209,11 @@ LONGER = 0.3
 PROMISING = 1.25
 """Times the least makespan: above that, a schedule is not worth a replay."""
 
-GATHERS = ("pipelined", "leaders", "mixed-radix")
-"""Grid programs that are tried first; what takes longer than they by a clock is not timed."""
-
 STEPWISE = 0.15
-"""Of the time limit, for schedules in few steps of whole messages; the first is always timed."""
+"""Of the time limit, for more than one schedule of every kind of grid program."""
 
 COALESCING = 0.3
-"""Of the time limit, at most, for schedules in which neighbours travel together."""
+"""Of the time limit, at most, for beginning such kinds, and for block gathers after them."""
 
 BUILT = 0.5
 """Seconds, at least, for each of these two: cut off, they leave nothing."""
@@ -245,9 +242,12 @@ def guided(problem: Problem, options: Options) -> Result:
     if problem.topology.num_ranks == 1:
         empty = retime(problem.collective, problem.group, problem.chunk_size, Decisions.of([]))
         return Result(Status.OPTIMAL, empty, (), "guided", 0.0)
-    found = _batched(problem, options) if options.batch else []
-    if found and options.score is not None and not options.deterministic:
-        options.score(min(found, key=_makespan))  # so that it counts if time is up before the end
+    found: list[Schedule] = []
+    for batched in _batched(problem, options) if options.batch else ():
+        found += batched
+        if found and options.score is not None and not options.deterministic:
+            # So that it counts if time is up before the end.
+            options.score(min(found, key=_makespan))
     few = problem.collective.num_chunks * problem.topology.num_ranks <= MOST_ROWS
     cut = options.batch and few and _coarser(problem)
     kept = CUTTING * options.time_limit if cut else 0.0
@@ -265,21 +265,20 @@ def guided(problem: Problem, options: Options) -> Result:
     return result_of("guided", best, options, clock.spent)
 
 
-def _batched(problem: Problem, options: Options) -> list[Schedule]:
-    """Return schedules in which chunks travel together from the start, if there are any."""
+def _batched(problem: Problem, options: Options) -> Iterator[list[Schedule]]:
+    """Yield schedules in which chunks travel together from the start, those soon made first."""
     found: list[Schedule] = []
     early = replace(options, time_limit=max(BUILT, STEPWISE * options.time_limit)).begin()
-    for kind in GATHERS:
-        if not (found and early.over):
-            found += grid_schedules(problem, kind, options.report, lambda: early.over)
+    late = replace(options, time_limit=max(2 * BUILT, COALESCING * options.time_limit)).begin()
+    for kind in KINDS:
+        if not (found and late.over):
+            least = min(map(_makespan, found), default=None)
+            worth = None if least is None else int(PROMISING * least)
+            found += grid_schedules(problem, kind, options.report, lambda: early.over, worth)
+    yield found
     late = replace(options, time_limit=max(BUILT, COALESCING * options.time_limit)).begin()
     schedule = coalesced(problem, compiled(options.report), lambda: late.over)
-    found += [] if schedule is None else [schedule]
-    least = min(map(_makespan, found), default=None)
-    worth = None if least is None else int(PROMISING * least)
-    if not (found and late.over):
-        found += grid_schedules(problem, "butterflies", options.report, lambda: late.over, worth)
-    return found
+    yield [] if schedule is None else [schedule]
 
 
 def _improved(

@@ -96,6 +96,7 @@ from taccl.synth.templates.grid_programs import (
     bruck,
     butterflies,
     doubling_by_parts,
+    gateway_gathers,
     halving_doubling,
     hierarchical,
     leader_gathers,
@@ -151,12 +152,14 @@ class Template(NamedTuple):
 
     Among members of a group these do the same, over links between them; with others to relay there
     are the `helped` ways, too. In the collectives `packed`, messages are of any chunks: ranks pack
-    them. At most `most` sends of all ways together are timed; None: MAX_SENDS. Where switches copy
-    and add, `fans` yields the decisions of every way itself, and there are no steps.
+    them; with `cut` messages of neighbours alone are tried as well, more of them but sooner sent.
+    At most `most` sends of all ways together are timed; None: MAX_SENDS. Where switches copy and
+    add, `fans` yields the decisions of every way itself, and there are no steps.
     """
 
     ways: Algorithm
     packed: tuple[str, ...] = ()
+    cut: bool = False
     most: int | None = None
     fans: Callable[[Problem], Iterator[Decisions]] | None = None
     helped: Algorithm = lambda _problem: iter(())
@@ -207,10 +210,11 @@ CLASSICAL: Mapping[str, Template] = MappingProxyType({
 })  # fmt: skip
 
 KINDS: Mapping[str, Template] = MappingProxyType({
+    "gateways": Template(gateway_gathers, packed=GATHER_FAMILY),
     "pipelined": Template(made(pipelined_gathers), packed=GATHER_FAMILY),
-    "leaders": Template(made(leader_gathers)),
+    "leaders": Template(made(leader_gathers), packed=GATHER_FAMILY, cut=True),
     "mixed-radix": Template(made(small_gathers), packed=(*GATHER_FAMILY, "alltoall")),
-    "butterflies": Template(butterflies, most=MOST_ROWS),
+    "butterflies": Template(butterflies, ("allreduce",), most=MOST_ROWS),
 })  # fmt: skip
 """Grid programs of whole messages in few steps: they follow from how a machine is built."""
 
@@ -365,18 +369,19 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
                 f" {problem.most_peers}"
             )
             continue
-        messages = in_runs(problem, sequence) if trial.batch and not packs else sequence
-        decisions = _decided(problem, messages, links, batch=trial.batch)
-        if decisions is None:
-            trial.left_out.append(f"{trial.name} does not respect the sketch")
-            continue
-        decisions = replace(decisions, packs=packs)
-        try:
-            yield problem.without_symmetry.timed(decisions), decisions
-        except ValueError:  # one port sends too long to end before the first arrival
-            trial.left_out.append(
-                f"{trial.name} would have to send all before the first message arrives"
-            )
+        for packed in dict.fromkeys((packs, packs and not trial.template.cut)):
+            messages = in_runs(problem, sequence) if trial.batch and not packed else sequence
+            decisions = _decided(problem, messages, links, batch=trial.batch)
+            if decisions is None:
+                trial.left_out.append(f"{trial.name} does not respect the sketch")
+                continue
+            decisions = replace(decisions, packs=packed)
+            try:
+                yield problem.without_symmetry.timed(decisions), decisions
+            except ValueError:  # one port sends too long to end before the first arrival
+                trial.left_out.append(
+                    f"{trial.name} would have to send all before the first message arrives"
+                )
 
 
 def _peers(steps: Sequence[Step]) -> int:
@@ -427,7 +432,7 @@ def grid_schedules(
     limited = logical.connections_per_rank is not None or logical.own_chunks_first
     if limited or logical.symmetry_asked:
         return ()
-    if worth is not None:
+    if worth is not None and kind == "butterflies":
         template = template._replace(ways=partial(butterflies, worth=worth))
     return schedules_of(Trial(problem, kind, template, batch=True, over=over, report=report))
 

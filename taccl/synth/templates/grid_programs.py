@@ -29,13 +29,12 @@ Which of many programs are worth timing exactly is told by a clock for the ports
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from itertools import (
     accumulate,
-    chain,
     combinations_with_replacement,
     groupby,
     pairwise,
@@ -518,7 +517,7 @@ def _port_clock(
     return send
 
 
-def arrival_of(problem: Problem, steps: Iterable[Step]) -> Time:
+def arrival_of(problem: Problem, steps: Sequence[Step]) -> Time:
     """Return when the last message of some `steps` arrives, in sequence, each of chunks in a row.
 
     That is about what they take as a schedule of the `problem`, and tells so much sooner.
@@ -526,13 +525,58 @@ def arrival_of(problem: Problem, steps: Iterable[Step]) -> Time:
     links, send, size = best_links(problem), _port_clock(problem), problem.chunk_size
     free: Free = defaultdict(int)
     ready: defaultdict[tuple[int, Rank], Time] = defaultdict(int)
+    landing = ready.copy() if ROUND_BARRIER in steps else ready
     for chunks, src, dst, _ in steps:
-        if chunks:
-            start = max(ready[chunk, src] for chunk in chunks)
-            _, end = send(free, links[src, dst], len(chunks) * size, start)
-            for chunk in chunks:
-                ready[chunk, dst] = max(end, ready[chunk, dst])
-    return max(ready.values(), default=0)
+        if not chunks:
+            ready |= landing
+            continue
+        start = max(ready[chunk, src] for chunk in chunks)
+        _, end = send(free, links[src, dst], len(chunks) * size, start)
+        for chunk in chunks:
+            landing[chunk, dst] = max(end, landing[chunk, dst])
+    return max(landing.values(), default=0)
+
+
+def program_clock(problem: Problem) -> Callable[[GridProgram], Time]:
+    """Return what tells about how long a program takes that never crosses in pieces.
+
+    It counts the chunks that a rank holds, and lets it send when it has received all of them.
+    """
+    links, send, every = best_links(problem), _port_clock(problem), problem.collective.num_chunks
+    sizes = [problem.chunk_size * amount for amount in range(every + 1)]
+
+    def time(program: GridProgram) -> Time:
+        order, sums, free = program.order, program.sums, defaultdict[EdgeId, Time](int)
+        ready: dict[tuple[int, int], Time] = defaultdict(int)
+        held: dict[tuple[int, int], int] = defaultdict(int)
+        held |= {(0, place): every if sums else every // len(order) for place in range(len(order))}
+        for turn in program.turns:
+            before, begun, kind = held.copy(), ready.copy(), turn.kind
+            share = turn.digit.radix if kind == "halve" else 1
+            grows = kind == "spread" or kind == "exchange" or not (sums or kind == "halve")
+            for place, to in program.meetings(turn):
+                link = links.get((order[place], order[to]))
+                if link is None:
+                    return NOT_LINKED
+                sent = [(part, -(-before[part, place] // share)) for part in turn.parts]
+                amount = sum(chunks for _, chunks in sent)
+                if not amount:
+                    continue
+                start = max(begun[part, place] for part in turn.parts)
+                _, end = send(free, link, sizes[min(amount, every)], start)
+                for part, chunks in sent:
+                    into = (part if turn.into is None else turn.into), to
+                    ready[into] = max(ready[into], end)
+                    held[into] += chunks if grows else 0
+                    if kind in ("fold", "halve"):
+                        held[part, place] = chunks if kind == "halve" else 0
+        return max(ready.values(), default=0) * (1 if sums else 2)
+
+    return time
+
+
+NOT_LINKED = 1 << 60
+"""Longer than any program takes: some ranks that would meet have no link."""
 
 
 def _ports(problem: Problem, link: LinkId) -> list[EdgeId]:
@@ -561,9 +605,7 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     have links, else round a ring. The second way sends few messages: to the first rank of each
     server, from first to first, and to all inside. Where there are no bits to halve and double
     along, others go through the digits of the places in a server, so that a rank talks to few
-    others. Where only some ranks of a server are next to another one (a group of a dragonfly), what
-    is gathered inside crosses there, and is spread from there. ReduceScatter plays it backwards;
-    AllReduce is one after the other.
+    others. ReduceScatter plays it backwards; AllReduce is one after the other.
     """
     grid, name, links = server_grid(problem), problem.collective.name, best_links(problem)
     if grid is None or name not in GATHER_FAMILY:
@@ -580,18 +622,7 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     elif len(order) & (len(order) - 1):
         digits = [some for some in written(inside.radix) if len(some) > 1]
         ways += [gathered(problem, _exchanges(order, across, *some)) for some in digits]
-    through: Iterator[list[Step]] = iter(())
-    # The first two servers stand for all: of many there are too many pairs to look at.
-    if len(_gateways(problem, links, *by_server[:2])) < inside.radix:
-        gates = {
-            (one, other): _gateways(problem, links, one, other)
-            for one, other in permutations(by_server, 2)
-        }
-        *digits, last = written(inside.radix)
-        pairs = product(digits or [last], repeat=2)
-        if all(gates.values()):
-            through = (_through_gateways(problem, by_server, gates, *each) for each in pairs)
-    for gather in chain(through, ways):
+    for gather in ways:
         steps = list(compose_allreduce(problem, gather))
         if gather and linked(links, steps):
             yield iter(steps)
@@ -610,32 +641,53 @@ def _gateways(
     return list(found.items())
 
 
-def _through_gateways(
-    problem: Problem,
-    by_server: Sequence[tuple[Rank, ...]],
-    gates: Mapping[tuple[tuple[Rank, ...], tuple[Rank, ...]], Sequence[tuple[Rank, Rank]]],
-    before: Sequence[Digit],
-    after: Sequence[Digit],
-) -> list[Step]:
-    """Return an AllGather in every server, through gates, and in every server once more.
+def gateway_gathers(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Gather in every server, cross where ranks are next to another one, and gather what came.
 
-    Of what a server has, each of its `gates` to another one takes an equal share. Ranks meet along
-    the digits of their places, `before` from the lowest and `after` from the highest.
+    For servers of which only some ranks are next to another one: the groups of a dragonfly. Of what
+    a server has, each of its gates to another one takes an equal share, or the first takes all,
+    where they share the cable. Inside, ranks meet along the lowest digit of their places first: the
+    ranks of a router. These take the other digits in turn, each beginning with another one, as they
+    share the router's cables. Ranks pack what they send.
     """
-    own, come = dict(enumerate(blocks(problem))), defaultdict[Rank, tuple[int, ...]](tuple)
-    crossing: list[Step] = []
-    for (server, _), pairs in gates.items():
-        every = [chunk for rank in server for chunk in own[rank]]
-        for share, (src, dst) in zip(shards(every, len(pairs)), pairs, strict=True):
-            crossing.append((share, src, dst, False))
-            come[dst] += share
+    grid, by_server = server_grid(problem), ranks_by_server(problem) or []
+    if grid is None or problem.collective.name not in GATHER_FAMILY:
+        return
+    (_, inside, _), links, own = grid, best_links(problem), dict(enumerate(blocks(problem)))
+    # The first two servers stand for all: of many there are too many pairs to look at.
+    if len(_gateways(problem, links, *by_server[:2])) == inside.radix:
+        return
+    gates = {pair: _gateways(problem, links, *pair) for pair in permutations(by_server, 2)}
+    ways = [(low.radix, staggered(low, some)) for low, *some in written(inside.radix)]
+    for most, (classes, turns) in product({1, min(map(len, gates.values()))} - {0}, ways):
+        come, crossing = defaultdict[Rank, tuple[int, ...]](tuple), list[Step]()
+        for (server, _), pairs in gates.items():
+            every = [chunk for rank in server for chunk in own[rank]]
+            for share, pair in zip(shards(every, len(pairs[:most])), pairs, strict=False):
+                crossing.append((share, *pair, False))
+                come[pair[1]] += share
+        near, far = (
+            [
+                step
+                for server in by_server
+                for program in (GridProgram(server, turns, classes),)
+                for step in _held(problem, program, {rank: held[rank] for rank in server})
+            ]
+            for held in (own, come)
+        )
+        steps = list(compose_allreduce(problem, [*near, *crossing, *far]))
+        if linked(links, steps):
+            yield iter(steps)
 
-    def inside(held: Mapping[Rank, tuple[int, ...]], digits: Sequence[Digit]) -> Iterator[Step]:
-        for server in by_server:
-            have = {rank: held[rank] for rank in server}
-            yield from _held(problem, _exchanges(server, *digits), have)
 
-    return [*inside(own, before), *crossing, *inside(come, after[::-1])]
+def staggered(low: Digit, others: Sequence[Digit]) -> tuple[Turn, ...]:
+    """Return an exchange along the digit `low`, and along all `others`, in each class by turns.
+
+    The ranks that differ in `low` only are the classes.
+    """
+    turns = product(range(len(others)), range(low.radix))
+    later = (Turn("exchange", others[(n + c) % len(others)], (c,)) for n, c in turns)
+    return Turn("exchange", low), *later
 
 
 def _round_rings(
@@ -741,6 +793,7 @@ def small_gathers(problem: Problem) -> Iterator[GridProgram]:
         return
     order = tuple(rank for ranks in by_server for rank in ranks)
     count, size = len(by_server), len(by_server[0])
+    programs: list[GridProgram] = []
     for classes in range(1, min(size, MOST_CLASSES) + 1 if count > 1 else 2):
         if size % classes:
             continue
@@ -756,7 +809,7 @@ def small_gathers(problem: Problem) -> Iterator[GridProgram]:
                     for digits in zip(*own, strict=True)
                     for digit, group in groupby(range(classes), key=digits.__getitem__)
                 ]
-                yield GridProgram(order, tuple(exchanges), classes)
+                programs.append(GridProgram(order, tuple(exchanges), classes))
             if personal and classes > 1 and len(last) == 1:
                 folds = [Turn("fold", digit) for digit in next(written(classes))]
                 home = [Turn("exchange", digit, parts=(1,)) for digit in next(written(size))]
@@ -766,7 +819,8 @@ def small_gathers(problem: Problem) -> Iterator[GridProgram]:
                     digits = (*inner[:turn], *outer, *inner[turn:])
                     alone = [Turn("exchange", digit, (0,)) for digit in digits]
                     turns = (*folds, *direct, *alone, *spreads)
-                    yield GridProgram(order, turns, classes, split=bool(direct))
+                    programs.append(GridProgram(order, turns, classes, split=bool(direct)))
+    yield from programs if personal else sorted(programs, key=program_clock(problem))[:BEST]
 
 
 def written(places: int, weight: int = 1) -> Iterator[tuple[Digit, ...]]:
@@ -809,6 +863,7 @@ def leader_gathers(problem: Problem) -> Iterator[GridProgram]:
     order, (_, size), (_, count) = grid
     if len(order) * collective.num_chunks > MOST_LED:
         return
+    programs: list[GridProgram] = []
     doubles = not (count & (count - 1) or size & (size - 1)) and collective.name != "allreduce"
     for classes in (g for g in NEIGHBOURS if doubles and g <= size):
         near = [Digit(bit, 2) for bit in bits(classes)]
@@ -819,17 +874,17 @@ def leader_gathers(problem: Problem) -> Iterator[GridProgram]:
         turns += [Turn("exchange", digit) for digit in far]
         turns += [Turn("spread", digit, parts=(1,)) for digit in near]
         turns += [Turn("exchange", digit, parts=(1,)) for digit in far]
-        yield GridProgram(order, tuple(turns), classes)
+        programs.append(GridProgram(order, tuple(turns), classes))
+    # One of each server goes on for all; servers beyond a power of two leave it to others.
+    beyond = [Digit(bit * size, 2) for bit in (bits(2 * count)[-1],) if count & (count - 1)]
+    sums = collective.name == "allreduce"
+    alone = [Turn("sum" if sums else "exchange", Digit(bit * size, 2), (0,)) for bit in bits(count)]
     for digits in written(size):
-        yield from _one_for_each_server(order, digits, Digit(size, count))
-    if collective.name == "allreduce":
-        # Servers beyond a power of two leave their sums to others.
-        beyond = [Digit(bit * size, 2) for bit in (bits(2 * count)[-1],) if count & (count - 1)]
-        for digits in written(size):
-            folds = [Turn("fold", digit) for digit in (*digits, *beyond)]
-            sums = [Turn("sum", Digit(bit * size, 2), (0,)) for bit in bits(count)]
-            spreads = [turn._replace(kind="spread") for turn in reversed(folds)]
-            yield GridProgram(order, (*folds, *sums, *spreads), size, sums=True)
+        programs += _one_for_each_server(order, digits, Digit(size, count))
+        folds = [Turn("fold", digit) for digit in (*digits, *beyond)]
+        spreads = [turn._replace(kind="spread") for turn in reversed(folds)]
+        programs.append(GridProgram(order, (*folds, *alone, *spreads), size, sums=sums))
+    yield from sorted(programs, key=program_clock(problem))[:BEST]
 
 
 def _one_for_each_server(
@@ -838,7 +893,8 @@ def _one_for_each_server(
     """Yield gathers in which each other server has a rank to cross to it.
 
     The lowest digits are gathered before, all of them or some, and the lowest of these by a leader,
-    who goes on for all. What crossed is gathered the same way, and the other digits follow.
+    who goes on for all. What crossed is gathered from the highest of these on, as it came to the
+    first neighbours; and the other digits follow.
     """
     for known in range(1, len(digits) + 1):
         near, far = digits[:known], digits[known:]
@@ -851,7 +907,7 @@ def _one_for_each_server(
             for other in range(1, servers.radix):
                 shift, makers = Digit(other * servers.weight, 2), (other * led % classes,)
                 turns.append(Turn("rotate", shift, makers, (0,), into=1))
-            turns += [Turn("exchange", digit, parts=(1,)) for digit in near[folded:]]
+            turns += [Turn("exchange", digit, parts=(1,)) for digit in reversed(near[folded:])]
             turns += [Turn("spread", digit, parts=(0, 1)) for digit in reversed(near[:folded])]
             turns += [Turn("exchange", digit, parts=(0, 1)) for digit in far]
             yield GridProgram(order, tuple(turns), classes)
@@ -888,6 +944,10 @@ def pipelined_gathers(problem: Problem) -> Iterator[GridProgram]:
     rails = _exchanges(order, across).meetings(Turn("exchange", across))
     if sends > MOST_PIPELINED or not all((order[a], order[b]) in links for a, b in rails):
         return
+    first, come = links[order[width], order[0]], len(order) * collective.chunks_per_rank
+    alpha, arrival = (problem.topology.arrival(first, n * problem.chunk_size) for n in (0, come))
+    if arrival < 2 * alpha:
+        return  # it has come before a second message could
     programs: list[GridProgram] = []
     for digits in written(width):
         inside = _exchanges(order, *digits)
@@ -1029,7 +1089,7 @@ def butterflies(problem: Problem, worth: Time | None = None) -> Iterator[Iterato
         (others if (classes, kind) in kinds else first).append(program)
         kinds.add((classes, kind))
     left = MOST_ROWS
-    for program in (*first, *others[:BEST]):
+    for program in sorted((*first, *others[:BEST]), key=program_clock(problem)):
         steps = steps_of(problem, program)
         sends = sum(len(chunks) for chunks, *_ in steps)
         if sends <= left:
