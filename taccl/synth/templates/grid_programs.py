@@ -563,7 +563,8 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     along, others go through the digits of the places in a server, so that a rank talks to few
     others. Where only some ranks of a server are next to another one (a group of a dragonfly), what
     is gathered inside crosses there, and is spread from there. ReduceScatter plays it backwards;
-    AllReduce is one after the other.
+    AllReduce is one after the other. Or what a rail has summed inside crosses whole, by doubling:
+    of two servers no byte more than if a half is summed, and then gathered, in an alpha less.
     """
     grid, name, links = server_grid(problem), problem.collective.name, best_links(problem)
     if grid is None or name not in GATHER_FAMILY:
@@ -575,11 +576,19 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
         gathered(problem, _exchanges(order, across, inside)),
         gathered(problem, GridProgram(order, tuple(leaders))),
     ]
+    several = [some for some in written(inside.radix) if len(some) > 1]
+    several = several if len(order) & (len(order) - 1) else []
     if not all(pair in links for ranks in by_server for pair in permutations(ranks, 2)):
         ways[0] = _round_rings(problem, by_server, gathered(problem, _exchanges(order, across)))
-    elif len(order) & (len(order) - 1):
-        digits = [some for some in written(inside.radix) if len(some) > 1]
-        ways += [gathered(problem, _exchanges(order, across, *some)) for some in digits]
+    else:
+        ways += [gathered(problem, _exchanges(order, across, *some)) for some in several]
+    summed = list[list[Step]]()
+    if name == "allreduce" and not across.radix & (across.radix - 1):
+        sums = [Turn("sum", Digit(bit * inside.radix, 2)) for bit in bits(across.radix)]
+        for some in ((inside,), *several):
+            halves = [Turn("halve", digit) for digit in reversed(some)]
+            turns = (*halves, *sums, *(Turn("exchange", digit) for digit in some))
+            summed.append(steps_of(problem, GridProgram(order, turns, sums=True)))
     through: Iterator[list[Step]] = iter(())
     # The first two servers stand for all: of many there are too many pairs to look at.
     if len(_gateways(problem, links, *by_server[:2])) < inside.radix:
@@ -591,9 +600,9 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
         pairs = product(digits or [last], repeat=2)
         if all(gates.values()):
             through = (_through_gateways(problem, by_server, gates, *each) for each in pairs)
-    for gather in chain(through, ways):
-        steps = list(compose_allreduce(problem, gather))
-        if gather and linked(links, steps):
+    composed = (list(compose_allreduce(problem, gather)) for gather in chain(through, ways))
+    for steps in chain(summed, composed) if across.radix == 2 else chain(composed, summed):
+        if steps and linked(links, steps):
             yield iter(steps)
 
 
