@@ -83,6 +83,9 @@ LIKELY = 2
 RIVAL = 1.25
 """Times what the best first program takes, that those of other protocols may take."""
 
+LOST = 1.5
+"""Times the best, that the first program of a protocol takes of which no other one will do."""
+
 WORTH_DOUBLING = 0.0005
 """What twice these have to save."""
 
@@ -374,9 +377,11 @@ class Lowering:
         alike, routed = self._ways(bases, counts, hasty=hasty)
         # One of each tells which of them are worth more time.
         begun: dict[bool, float] = {}
+        quickest: dict[str, float] = {}
         tried: dict[tuple[str, _Kind], dict[int, float]] = defaultdict(dict)
         for floor, copies, name, kind in (*alike[:1], *routed[:1], *alike[1:], *routed[1:]):
-            if len(begun) > 1 and kind.by_route is not (begun[True] < begun[False]):
+            other = len(begun) > 1 and kind.by_route is not (begun[True] < begun[False])
+            if other or quickest.get(name, 0) > LOST * min(least, self.enough or math.inf):
                 continue
             if floor >= least or (least < math.inf and self.over()):
                 break
@@ -398,6 +403,7 @@ class Lowering:
                 continue  # it does not fit, which says nothing of those with fewer
             found[copies] = time * (1 + WORTH_DOUBLING * (copies.bit_length() - 1))
             begun.setdefault(kind.by_route, found[copies])
+            quickest[name] = min(found[copies], quickest.get(name, math.inf))
             if name not in leaders or found[copies] < leaders[name][0]:
                 leader = replace(
                     wanted, made=None, fused=kind.fused, by_route=kind.by_route,

@@ -482,6 +482,10 @@ def counts_of(
     if request.target is not None:
         unit = _least_bytes(request.target, request.size, collective, counts[0]) // counts[0]
         counts = tuple(count for count in counts if count * unit <= request.size)
+        if request.measured and request.target.instances is None:
+            # It takes several instances to fill a link: those come first that halve their chunks.
+            whole = (count for count in counts if request.size % (2 * count * unit) == 0)
+            counts = tuple(dict.fromkeys((next(whole, counts[0]), *counts)))
     return counts, long
 
 

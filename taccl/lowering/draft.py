@@ -44,7 +44,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -413,6 +413,8 @@ class Draft:
     `schedule` has the sends of all orbits, `modes` are what its programs claim to serve. `messages`
     are in order of their starts, and numbers of messages are positions there; `lanes` has the link
     of each. `moves` are in one legal order, and `scratch` has the scratch chunks of every rank.
+    `fitted` is kept by :func:`taccl.lowering.lower.finish`: what does not depend on the number of
+    instances, nor on the protocol.
     """
 
     schedule: Schedule
@@ -421,6 +423,7 @@ class Draft:
     lanes: Sequence[Lane]
     moves: Sequence[Move]
     scratch: Sequence[int]
+    fitted: dict[object, Any] = field(init=False, repr=False, default_factory=dict)
 
 
 def with_copies_after(draft: Draft, sends: Collection[int]) -> Draft:

@@ -501,11 +501,17 @@ def finish(draft: Draft, options: LowerOptions) -> Lowered:
 
     Raises LoweringError when a limit on channels, threadblocks, steps or ids can't be kept.
     """
-    if Op.RECV_REDUCE_COPY in options.fused:
-        draft = fuse_sums(draft)
-    draft, blocks, waits, clocks = _fit_blocks(draft, options)
-    moves, scratch = share_scratch(draft.moves, clocks, draft.scratch)
-    steps = write_steps(moves, blocks, waits)
+    alike = replace(
+        options, name="", protocol="", instances=1, channels=None, min_bytes=0, max_bytes=0,
+        held=NOTHING_HELD,
+    )  # fmt: skip
+    key = str(alike), tuple(options.held.items())
+    if key not in draft.fitted:
+        summed = fuse_sums(draft) if Op.RECV_REDUCE_COPY in options.fused else draft
+        made, blocks, waits, clocks = _fit_blocks(summed, options)
+        moves, scratch = share_scratch(made.moves, clocks, made.scratch)
+        draft.fitted[key] = moves, scratch, blocks, write_steps(moves, blocks, waits)
+    moves, scratch, blocks, steps = draft.fitted[key]
     program = _assemble(draft.schedule, options, scratch, blocks, steps)
     return Lowered(program, _senders(moves, blocks, steps, options.instances))
 

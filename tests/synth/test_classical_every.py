@@ -270,6 +270,13 @@ def along_rails(s: int, g: int, a: int, b: int, x: int, y: int) -> int:
     return (s - 1) * (x + y) + s * (g - 1) * (a + b)
 
 
+def summed_on_rails(s: int, g: int, a: int, b: int, x: int, y: int) -> int:
+    """Return sums inside, of parts for the rails, exchanged on these by doubling, and spread."""
+    if s & (s - 1):
+        return 2 * along_rails(s, g, a, b, x, y)
+    return 2 * (g - 1) * (a + s * b) + log2(s) * (x + s * y)
+
+
 def to_rails(s: int, g: int, a: int, b: int, x: int, y: int) -> int:
     """Return what goes to the ranks of one number in turn, and then g chunks to each server."""
     return (s - 1) * (g - 1) * (a + b) + (s - 1) * (x + g * y)
@@ -294,7 +301,7 @@ SERVERS: Mapping[str, Mapping[str, Levels]] = {
     "hierarchical": {
         "allgather": along_rails,
         "reducescatter": along_rails,
-        "allreduce": lambda *six: 2 * along_rails(*six),
+        "allreduce": summed_on_rails,
         "broadcast": by_trees,
         "reduce": by_trees,
         "gather": gathered_by_trees,

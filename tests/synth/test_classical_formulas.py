@@ -178,8 +178,14 @@ def test_along_rails_first_each_server_spreads_what_its_rails_have(
 ) -> None:
     # Two chunks to seven peers each, after the one that crosses; or as early as ports are free.
     found = times(load_topology("dgx-a100", nodes=2), collective, "hierarchical")
-    assert found[0] == phases * 14 * INSIDE
+    assert phases * 14 * INSIDE in found
     assert phases * (ACROSS + 14 * INSIDE) in found
+
+
+def test_two_servers_exchange_the_sums_of_a_rail_in_one_alpha() -> None:
+    # Each message inside has both chunks of a rail, and so has the one that crosses.
+    found = times(load_topology("dgx-a100", nodes=2), "allreduce", "hierarchical")
+    assert found[0] == 14 * 706_667 + 1_780_000
 
 
 def test_two_steps_of_an_alltoall_hide_what_crosses_behind_what_does_not() -> None:

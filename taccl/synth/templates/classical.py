@@ -31,7 +31,8 @@ double-binary-tree broadcast and reduce in two trees and p pieces for each
 hierarchical       s servers of g ranks, one port each inside (alpha, beta) and across (alpha',
                    beta'): allgather and reducescatter (s-1) (alpha' + beta' S/n)
                    + s (g-1) (alpha + beta S/n), or with g in digits of radices q
-                   + s (sum of q-1) alpha + s (g-1) beta S/n, allreduce twice; broadcast and reduce
+                   + s (sum of q-1) alpha + s (g-1) beta S/n, allreduce twice, and with s a power of
+                   two 2 (g-1) (alpha + beta S/g) + log2(s) (alpha' + beta' S/g); broadcast, reduce
                    ceil(log2(s)) (alpha' + beta' S) + ceil(log2(g)) (alpha + beta S); gather
                    ceil(log2(s)) alpha' + (s-1) g beta' S/n + ceil(log2(g)) alpha + (g-1) beta S/n,
                    scatter up to twice as many alphas, where they occupy links

@@ -35,6 +35,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import (
     accumulate,
+    chain,
     combinations_with_replacement,
     groupby,
     pairwise,
@@ -605,7 +606,9 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     have links, else round a ring. The second way sends few messages: to the first rank of each
     server, from first to first, and to all inside. Where there are no bits to halve and double
     along, others go through the digits of the places in a server, so that a rank talks to few
-    others. ReduceScatter plays it backwards; AllReduce is one after the other.
+    others. ReduceScatter plays it backwards; AllReduce is one after the other. Or what a rail has
+    summed inside crosses whole, by doubling: of two servers no byte more than if a half is summed,
+    and then gathered, in an alpha less.
     """
     grid, name, links = server_grid(problem), problem.collective.name, best_links(problem)
     if grid is None or name not in GATHER_FAMILY:
@@ -617,14 +620,22 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
         gathered(problem, _exchanges(order, across, inside)),
         gathered(problem, GridProgram(order, tuple(leaders))),
     ]
+    several = [some for some in written(inside.radix) if len(some) > 1]
+    several = several if len(order) & (len(order) - 1) else []
     if not all(pair in links for ranks in by_server for pair in permutations(ranks, 2)):
         ways[0] = _round_rings(problem, by_server, gathered(problem, _exchanges(order, across)))
-    elif len(order) & (len(order) - 1):
-        digits = [some for some in written(inside.radix) if len(some) > 1]
-        ways += [gathered(problem, _exchanges(order, across, *some)) for some in digits]
-    for gather in ways:
-        steps = list(compose_allreduce(problem, gather))
-        if gather and linked(links, steps):
+    else:
+        ways += [gathered(problem, _exchanges(order, across, *some)) for some in several]
+    summed = list[list[Step]]()
+    if name == "allreduce" and not across.radix & (across.radix - 1):
+        sums = [Turn("sum", Digit(bit * inside.radix, 2)) for bit in bits(across.radix)]
+        for some in ((inside,), *several):
+            halves = [Turn("halve", digit) for digit in reversed(some)]
+            turns = (*halves, *sums, *(Turn("exchange", digit) for digit in some))
+            summed.append(steps_of(problem, GridProgram(order, turns, sums=True)))
+    composed = (list(compose_allreduce(problem, gather)) for gather in ways)
+    for steps in chain(summed, composed) if across.radix == 2 else chain(composed, summed):
+        if steps and linked(links, steps):
             yield iter(steps)
 
 
