@@ -383,8 +383,10 @@ class Lowering:
             other = len(begun) > 1 and kind.by_route is not (begun[True] < begun[False])
             if other or quickest.get(name, 0) > LOST * min(least, self.enough or math.inf):
                 continue
-            if floor >= least or (least < math.inf and self.over()):
-                break
+            key = copies, kind, name in opens
+            # Once time is up, what is made is still replayed: that takes far less than making it.
+            if floor >= least or (least < math.inf and key not in made and self.over()):
+                continue
             found = tried[name, kind]
             best = min(found, key=lambda count: found[count], default=copies)
             if any(min(copies, best) < count < max(copies, best) for count in found):
@@ -393,9 +395,9 @@ class Lowering:
             if hoped >= least:
                 continue  # so many times the threadblocks save as much at most
             wanted = replace(self, target=replace(target, instances=copies, protocol=name))
-            if (copies, kind, name in opens) not in made:
-                made[copies, kind, name in opens] = wanted.first_program(kind)
-            program, time = made[copies, kind, name in opens], None
+            if key not in made:
+                made[key] = wanted.first_program(kind)
+            program, time = made[key], None
             if program is not None:
                 program = replace(program, protocol=name)
                 time = self.replay(program)
