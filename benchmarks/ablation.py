@@ -81,10 +81,8 @@ Made by `python -m benchmarks.ablation`: each mechanism is switched off, and the
 Classical algorithms are not among the rows: users ask for them by name. What is below 2 % and still
 there: growing messages win 2.1 % on two DGX-2 as TE-CCL has them (alltoall of 2 MB a rank), fused
 steps save steps and threadblocks, of which files have few, and not time; routing by a model is the
-engine that users ask for. Many chunks for slow sums win by the clock: an AllReduce of 64 MiB on two
-DGX A100 takes 694 us in place of 1096 in 20 s on one core, of a gigabyte 9.4 ms in place of 11.1.
-Times expected of programs say what is tried first by a clock, which counted work has not
-(docs/truth.md has the pairs that they put in order).
+engine that users ask for. Times expected of programs say what is tried first by a clock, which
+counted work has not (docs/truth.md has the pairs that they put in order).
 """
 
 
@@ -245,8 +243,8 @@ MECHANISMS = (
     Mechanism("fused steps", {PROGRAMS + "_fused": _second}, ANY),
     Mechanism("orders of sends", {PROGRAMS + "ORDERS": Changed(_one)}, ANY),
     Mechanism(
-        "many chunks for slow sums",
-        {"taccl.apps.synthesis._sums_are_slow": _none},
+        "pieces that threadblocks pass on",
+        {"taccl.apps.synthesis._pieces_pay": _none},
         ("engine auto --size 1MB --profile measured",),
         heavy=True,
     ),

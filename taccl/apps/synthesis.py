@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from itertools import islice
+from itertools import islice, permutations
 from statistics import median
 
 from taccl.apps.inputs import (
@@ -31,7 +31,6 @@ from taccl.errors import InputError, NoScheduleError, OutOfTimeError
 from taccl.model.problem import Bound, Candidate, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.replay.cost import measured_costs
 from taccl.synth.search import (
     ENGINES,
     FEW_MESSAGES,
@@ -83,11 +82,14 @@ MOST_PIECES = 128
 IN_WAVES, QUARTERS_EARLY = (1, 2, 4, 8), (1, 4, 2, 8)
 """Chunk counts of what all get from all across servers, and these where quarters are LONG."""
 
-ADDING = 8
-"""Instances of a program with measured costs, about."""
+PIECES_FIRST = (4, 8, 2, 1)
+"""Chunk counts where threadblocks add, or pass on, one chunk while the next one arrives."""
 
-SUMS_SPREAD = (4, 8, 2, 1)
-"""Chunk counts where sums are slow: the more places they are in, the more threadblocks add."""
+PIECE = 1024
+"""Bytes of such a chunk, at least."""
+
+FEW_RANKS = 16
+"""Ranks up to which these are made and judged in little more time than one for each rank."""
 
 LONG = 8
 """Times the alpha of a link between servers, at least, that a chunk is on it."""
@@ -96,7 +98,7 @@ SECOND = 0.1
 """Share of the time, at most, for the bounds of these counts."""
 
 MAX_RANKS = 64
-"""Ranks up to which the least bound is looked for, and many chunks for slow sums come first."""
+"""Ranks up to which the least bound is looked for."""
 
 RESERVED = 0.06
 """Share of the time limit that the search leaves for judging and writing, at least."""
@@ -477,30 +479,37 @@ def counts_of(
                 counts = QUARTERS_EARLY
     elif long and rooted and not logical.topology.copies_or_adds:
         counts = _pipelined(request, collective.root or 0)
-    if len(counts) > 1 and not long and _sums_are_slow(request, collective):
-        counts = SUMS_SPREAD
+    if len(counts) > 1 and not long and _pieces_pay(request, collective):
+        counts = PIECES_FIRST
     if request.target is not None:
         unit = _least_bytes(request.target, request.size, collective, counts[0]) // counts[0]
         counts = tuple(count for count in counts if count * unit <= request.size)
         if request.measured and request.target.instances is None:
-            # It takes several instances to fill a link: those come first that halve their chunks.
-            whole = (count for count in counts if request.size % (2 * count * unit) == 0)
+            # It takes several instances to fill a link: those come first that halve their chunks,
+            # or leave a rest in any case, so that instances may be chosen.
+            whole = (
+                count for count in counts
+                if request.size % (2 * count * unit) == 0 or request.size % (count * unit)
+            )  # fmt: skip
             counts = tuple(dict.fromkeys((next(whole, counts[0]), *counts)))
     return counts, long
 
 
-def _sums_are_slow(request: Request, collective: Collective) -> bool:
-    """Tell whether threadblocks may add more slowly than links carry, and for more than a latency.
+def _pieces_pay(request: Request, collective: Collective) -> bool:
+    """Tell whether several chunks a rank are likely to win over one by measured costs.
 
-    Of one chunk a rank there is one in each instance.
+    A threadblock adds, or passes on between servers, a chunk while the next one arrives. Where
+    ranks of a server are not next to one another, they need more instances before more chunks.
     """
-    logical = request.logical
-    if not (request.measured and collective.reduces) or collective.num_ranks > MAX_RANKS:
+    topology, ranks = request.logical.topology, collective.num_ranks
+    passes_on = collective.reduces or (collective.name == "allgather" and topology.num_servers > 1)
+    large = request.size >= PIECE * PIECES_FIRST[0] * collective.chunks_in_size
+    if not (request.measured and passes_on and large and ranks <= FEW_RANKS):
         return False
-    adding = measured_costs(logical.topology).reduce_beta / ADDING
-    links = logical.topology.links
-    fastest = min((links.max_beta(link) for link in islice(logical.links(), SOME_LINKS)), default=0)
-    return adding > fastest and adding * request.size > int(links.alpha.max(initial=0))
+    home, table = topology.server_of, topology.links
+    ends = ((int(table.src[link]), int(table.dst[link])) for link in request.logical.links())
+    near = {(src, dst) for src, dst in ends if home[src] == home[dst]}
+    return len(near) == sum(home[a] == home[b] for a, b in permutations(range(ranks), 2))
 
 
 def _least_bytes(target: Target, size: int, collective: Collective, count: int) -> int:

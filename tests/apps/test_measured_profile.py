@@ -262,18 +262,25 @@ def test_nccl_runs_its_own_kernels_beside_the_rest() -> None:
     assert doubling < ring
 
 
-def test_where_threadblocks_add_more_slowly_than_links_carry_many_chunks_come_first() -> None:
-    def first(machine: str, collective: str, size: int) -> int:
-        logical = load_network(machine, MachineOptions(nodes=2))
-        request = Request(logical, collective, size, target=Target("executor"), measured=True)
+def test_where_threadblocks_pass_on_pieces_four_chunks_come_first() -> None:
+    def first(
+        machine: str, collective: str, size: int, nodes: int = 2, runtime: str = "executor"
+    ) -> int:
+        logical = load_network(machine, MachineOptions(nodes=nodes))
+        request = Request(logical, collective, size, target=Target(runtime), measured=True)
         built = build_collective(collective, logical.topology.num_ranks, 1)
         return counts_of(request, built, Deadline.after(10.0))[0][0]
 
     large = 1 << 26
     assert first("dgx-a100", "allreduce", large) == 4
-    assert first("dgx-a100", "allgather", large) == 1, "nothing is added"
-    assert first("dgx-a100", "allreduce", 1 << 10) == 1, "sums take less than a latency"
-    assert first("dgx-h100", "allreduce", large) == 1, "threadblocks add faster"
+    assert first("dgx-h100", "reducescatter", large, 1) == 4
+    assert first("dgx-a100", "allgather", large) == 4, "passed on between servers"
+    assert first("dgx-a100", "allgather", large, 1) == 1, "nothing is added, nor passed on"
+    assert first("dgx-a100", "allreduce", 1 << 10) == 1, "a piece is less than a latency"
+    assert first("dgx-a100", "allreduce", large, 4) == 1, "many ranks take long to judge"
+    assert first("mi250", "allreduce", large, 1) == 1, "ranks are not next to one another"
+    # Four chunks leave an odd number of elements, so that instances could not be chosen.
+    assert first("dgx-a100", "allreduce", 4_000_000, runtime="portable") == 8
 
 
 def test_costs_below_what_bounds_charge_are_refused(tmp_path: Path) -> None:
