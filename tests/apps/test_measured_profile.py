@@ -263,11 +263,10 @@ def test_nccl_runs_its_own_kernels_beside_the_rest() -> None:
 
 
 def test_where_threadblocks_pass_on_pieces_four_chunks_come_first() -> None:
-    def first(
-        machine: str, collective: str, size: int, nodes: int = 2, runtime: str = "executor"
-    ) -> int:
+    def first(machine: str, collective: str, size: int, nodes: int = 2) -> int:
         logical = load_network(machine, MachineOptions(nodes=nodes))
-        request = Request(logical, collective, size, target=Target(runtime), measured=True)
+        target = Target("executor", instances=None)
+        request = Request(logical, collective, size, target=target, measured=True)
         built = build_collective(collective, logical.topology.num_ranks, 1)
         return counts_of(request, built, Deadline.after(10.0))[0][0]
 
@@ -280,7 +279,7 @@ def test_where_threadblocks_pass_on_pieces_four_chunks_come_first() -> None:
     assert first("dgx-a100", "allreduce", large, 4) == 1, "many ranks take long to judge"
     assert first("mi250", "allreduce", large, 1) == 1, "ranks are not next to one another"
     # Four chunks leave an odd number of elements, so that instances could not be chosen.
-    assert first("dgx-a100", "allreduce", 4_000_000, runtime="portable") == 8
+    assert first("dgx-a100", "allreduce", 4_000_000) == 8
 
 
 def test_costs_below_what_bounds_charge_are_refused(tmp_path: Path) -> None:
