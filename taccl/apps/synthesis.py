@@ -89,7 +89,7 @@ PIECE = 1024
 """Bytes of such a chunk, at least."""
 
 FEW_RANKS = 16
-"""Ranks up to which these are made and judged in little more time than one for each rank."""
+"""Ranks up to which programs of so many chunks are soon made, replayed and judged."""
 
 LONG = 8
 """Times the alpha of a link between servers, at least, that a chunk is on it."""

@@ -505,7 +505,7 @@ def finish(draft: Draft, options: LowerOptions) -> Lowered:
         options, name="", protocol="", instances=1, channels=None, min_bytes=0, max_bytes=0,
         held=NOTHING_HELD,
     )  # fmt: skip
-    key = str(alike), tuple(options.held.items())
+    key = str(alike), tuple(options.held.items())  # a mapping has no hash
     if key not in draft.fitted:
         summed = fuse_sums(draft) if Op.RECV_REDUCE_COPY in options.fused else draft
         made, blocks, waits, clocks = _fit_blocks(summed, options)

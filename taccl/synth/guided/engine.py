@@ -245,7 +245,7 @@ def guided(problem: Problem, options: Options) -> Result:
     found: list[Schedule] = []
     for batched in _batched(problem, options) if options.batch else ():
         found += batched
-        if found and options.score is not None and not options.deterministic:
+        if batched and options.score is not None and not options.deterministic:
             # So that it counts if time is up before the end.
             options.score(min(found, key=_makespan))
     few = problem.collective.num_chunks * problem.topology.num_ranks <= MOST_ROWS
@@ -269,9 +269,9 @@ def _batched(problem: Problem, options: Options) -> Iterator[list[Schedule]]:
     """Yield schedules in which chunks travel together from the start, those soon made first."""
     found: list[Schedule] = []
     early = replace(options, time_limit=max(BUILT, STEPWISE * options.time_limit)).begin()
-    late = replace(options, time_limit=max(2 * BUILT, COALESCING * options.time_limit)).begin()
+    begun = replace(options, time_limit=max(2 * BUILT, COALESCING * options.time_limit)).begin()
     for kind in KINDS:
-        if not (found and late.over):
+        if not (found and begun.over):
             least = min(map(_makespan, found), default=None)
             worth = None if least is None else int(PROMISING * least)
             found += grid_schedules(problem, kind, options.report, lambda: early.over, worth)
