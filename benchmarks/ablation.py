@@ -368,10 +368,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="cells at once")
     parser.add_argument("--write", action="store_true", help="put the table into the docs")
     given = parser.parse_args()
+    chosen = [one for one in MECHANISMS if given.only in one.what]
+    if not chosen:
+        parser.error(f"--only: no mechanism contains {given.only!r}")
     rows: list[Sequence[str]] = []
     with ThreadPoolExecutor(given.workers) as pool:
         old = {**kept(), **dict(zip(MORE, pool.map(run, MORE), strict=True))}
-    for mechanism in (one for one in MECHANISMS if given.only in one.what):
+    for mechanism in chosen:
         found = losses(mechanism, old, given.workers)
         worst = max(found, key=lambda cell: found[cell])
         mark = "" if found[worst] >= WORTH else "under 2 %"

@@ -65,6 +65,8 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=10.0, help="seconds of the other tree")
     parser.add_argument("--only", default="", help="problems that contain this text")
     given = parser.parse_args()
+    if not (given.other / "taccl").is_dir():  # this one would be compared with itself
+        parser.error(f"{given.other} holds no taccl/: name a checkout of the other tree")
     rows = [problem for problem in problems() if given.only in problem]
     good = 0
     for problem in rows:
