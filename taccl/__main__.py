@@ -1,15 +1,10 @@
 """``python -m taccl`` and the ``taccl`` command."""
 
-import gc
-
 from taccl.timing.deadline import Deadline
+from taccl.timing.jit import seldom_collected
 
 BEGAN = Deadline()
 """All but what Python itself takes to start is counted in time limits from here."""
-
-RARELY = (200_000, 20, 100)
-"""Thresholds of the garbage collector: schedules are millions of small objects without cycles, and
-looking through all of them every 700 takes a quarter of the time."""
 
 
 def run() -> None:
@@ -17,9 +12,9 @@ def run() -> None:
     from taccl.cli import run as run_command
     from taccl.cli.options import PROCESS
 
-    gc.set_threshold(*RARELY)
     PROCESS.started = BEGAN
-    run_command()
+    with seldom_collected():
+        run_command()
 
 
 if __name__ == "__main__":

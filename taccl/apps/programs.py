@@ -19,7 +19,7 @@ that all of them cut into whole chunks; their own sizes are kept for what is wri
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -225,14 +225,10 @@ class Target:
 
 
 class _Kind(NamedTuple):
-    """Whether steps are `fused`, and which threadblocks add: `sums`, one of SUMS.
-
-    Routes of chunks have channels of their own with `by_route`.
-    """
+    """Whether steps are `fused`, and which threadblocks add: `sums`, one of SUMS."""
 
     fused: bool
     sums: str
-    by_route: bool = False
 
 
 class _Way(NamedTuple):
@@ -250,9 +246,9 @@ class Lowering:
 
     The program is labelled `name`; `made` has the fastest one and its time, where they are known,
     and `over` tells whether time is up. With measured costs, where a first program takes longer
-    than `enough`, it is not improved; those with `fused` steps come before those without, with a
-    channel for each route of chunks where it is `by_route`, and the fastest of the first ones, with
-    its time, is kept as `first`. `drafts` are those that were made, while programs are compared.
+    than `enough`, it is not improved; those with `fused` steps come before those without, and the
+    fastest of the first ones, with its time, is kept as `first`. `drafts` are those that were made,
+    while programs are compared.
     """
 
     schedule: Schedule
@@ -263,7 +259,6 @@ class Lowering:
     over: Callable[[], bool] = lambda: False
     enough: Time | None = None
     fused: bool = False
-    by_route: bool = False
     first: tuple[Program, Time] | None = None
     drafts: dict[bool, Draft] = field(default_factory=dict)
 
@@ -345,7 +340,7 @@ class Lowering:
         added to a place is added by one threadblock, or several. Those are tried first whose
         busiest edge and threadblock take least, until they alone take longer than the best. Of
         protocols whose first programs are nearly as fast, the one that wins by the order of its
-        sends is taken. Where chunks take few routes, each may have channels of its own.
+        sends is taken.
         """
         chunks = self.schedule.collective.chunks_in_size
         elements = self.size // self.target.divisor(chunks)
@@ -369,19 +364,10 @@ class Lowering:
                 break
         else:
             return chosen  # its variants may fit
-        bases = dict.fromkeys(kinds, one)
-        for kind in () if self.over() else (kinds[0], kinds[-1]):
-            own = kind._replace(by_route=True)
-            base = made[counts[0], own, self.protocols[0] in opens] = chosen.first_program(own)
-            bases |= {} if base is None else {own: base}
-        alike, routed = self._ways(bases, counts, hasty=hasty)
-        # One of each tells which of them are worth more time.
-        begun: dict[bool, float] = {}
         quickest: dict[str, float] = {}
         tried: dict[tuple[str, _Kind], dict[int, float]] = defaultdict(dict)
-        for floor, copies, name, kind in (*alike[:1], *routed[:1], *alike[1:], *routed[1:]):
-            other = len(begun) > 1 and kind.by_route is not (begun[True] < begun[False])
-            if other or quickest.get(name, 0) > LOST * min(least, self.enough or math.inf):
+        for floor, copies, name, kind in self._ways(kinds, one, counts, hasty=hasty):
+            if quickest.get(name, 0) > LOST * min(least, self.enough or math.inf):
                 continue
             key = copies, kind, name in opens
             # Once time is up, what is made is still replayed: that takes far less than making it.
@@ -404,13 +390,9 @@ class Lowering:
             if program is None or time is None:
                 continue  # it does not fit, which says nothing of those with fewer
             found[copies] = time * (1 + WORTH_DOUBLING * (copies.bit_length() - 1))
-            begun.setdefault(kind.by_route, found[copies])
             quickest[name] = min(found[copies], quickest.get(name, math.inf))
             if name not in leaders or found[copies] < leaders[name][0]:
-                leader = replace(
-                    wanted, made=None, fused=kind.fused, by_route=kind.by_route,
-                    first=(program, time),
-                )  # fmt: skip
+                leader = replace(wanted, made=None, fused=kind.fused, first=(program, time))
                 if self.enough is not None and time > self.enough:
                     leader = replace(wanted, made=(program, time))
                 leaders[name] = found[copies], leader
@@ -423,31 +405,30 @@ class Lowering:
         return self._fastest(sorted(leaders.values(), key=lambda leader: leader[0]))
 
     def _ways(
-        self, bases: Mapping[_Kind, Program], counts: Sequence[int], *, hasty: bool
-    ) -> tuple[list[_Way], list[_Way]]:
-        """Return what to try, by what edges and threadblocks alone take, and what of it by route.
+        self, kinds: Sequence[_Kind], base: Program, counts: Sequence[int], *, hasty: bool
+    ) -> list[_Way]:
+        """Return what to try, by what edges and threadblocks alone take.
 
-        `bases` are programs of each kind with the first of the `counts` of instances. One that is
-        `hasty` has few threadblocks, as far as they do not slow it down much.
+        The `base` is a program of any of the `kinds` with the first of the `counts` of instances.
+        One that is `hasty` has few threadblocks, as far as they do not slow it down much.
         """
         rows: list[tuple[float, int, int, str, _Kind]] = []
-        for name, (kind, base) in product(self.protocols, bases.items()):
+        blocks = base.num_threadblocks // counts[0]
+        for name in self.protocols:
             timing = Timing(replace(base, protocol=name), self.schedule.topology, self.target.model)
-            blocks = base.num_threadblocks // counts[0]
-            unsure = kind.fused and not kind.by_route
-            rows += (
-                (timing.least(self.size, copies // counts[0]), abs(place - LIKELY), -copies, name,
-                 kind)
-                for place, copies in enumerate(counts)
-                if copies and (unsure or copies * blocks <= self.target.max_threadblocks)
-            )  # fmt: skip
+            for place, copies in enumerate(counts):
+                if copies:
+                    floor = timing.least(self.size, copies // counts[0])
+                    fits = copies * blocks <= self.target.max_threadblocks
+                    rows += (
+                        (floor, abs(place - LIKELY), -copies, name, kind)
+                        for kind in kinds if kind.fused or fits
+                    )  # fmt: skip
         rows.sort()
         if hasty:
             most, quickest = float(HASTY * rows[0][0]), rows[0][3]
             rows.sort(key=lambda row: (row[0] > most, row[3] != quickest, -row[2]))
-        ways = [_Way(floor, -copies, name, kind) for floor, _, copies, name, kind in rows]
-        alike, routed = ([way for way in ways if way.kind.by_route is own] for own in (False, True))
-        return alike, routed
+        return [_Way(floor, -copies, name, kind) for floor, _, copies, name, kind in rows]
 
     def _fastest(self, leaders: "list[tuple[float, Lowering]]") -> "Lowering":
         """Return the one whose best program takes least of `leaders`, the best of each protocol."""
@@ -463,7 +444,7 @@ class Lowering:
         """Return a program of a ``kind`` whose sends keep no order; None: it does not fit."""
         options = replace(
             self.options_for(self.target.protocol), order=self.target.orders[0],
-            fused=FUSED if kind.fused else frozenset(), sums=kind.sums, by_route=kind.by_route,
+            fused=FUSED if kind.fused else frozenset(), sums=kind.sums,
         )  # fmt: skip
         try:
             return finish(draft_of(self.schedule, options, self.drafts), options).program
@@ -602,7 +583,7 @@ def best_variant(task: Lowering) -> Variant | None:
     Raises InputError when the protocol that is asked for hangs; LoweringError when no program keeps
     the limits: that of the first one that was tried.
     """
-    options = replace(task.options_for(task.protocols[0]), by_route=task.by_route)
+    options = task.options_for(task.protocols[0])
     draft = draft_of(task.schedule, options, task.drafts)
     slots = task.limits.fifo_slots[options.protocol]
     # One connection is enough where no link has more messages under way than it holds.
@@ -804,10 +785,6 @@ def textbook_program(
 MARGIN = 1.5
 """Times what judging should take by what it took before, to be left for it and for writing."""
 
-PROMISING = Fraction(11, 10)
-"""Times the best: with measured costs, a schedule whose first program takes longer is left at that.
-"""
-
 SCORING = 0.15
 """Of the time that is left, for the programs of one schedule: then the best so far must do."""
 
@@ -973,7 +950,8 @@ class Scorer:
         # Of counted work, and once time is up, a first program is waited for.
         waits = self.clock.counted is not None or self.clock.over
         last = Deadline() if waits else self.clock.share(GIVEN_UP)
-        enough = None if self.best is None else int(self.best.time * PROMISING)
+        # The order of its sends seldom saves what a first program lost.
+        enough = None if self.best is None else self.best.time
         task = lowering_of(schedule, self.target, self.size, "score", lambda: clock.over, enough)
         if self.plans is not None and len(schedule.fans):
             try:

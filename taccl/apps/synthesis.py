@@ -48,6 +48,7 @@ from taccl.synth.search import (
 from taccl.synth.steps_rounds import chunks_per_rank
 from taccl.synth.templates.classical import CLASSICAL
 from taccl.timing.deadline import Deadline, Either, TimeUp, forget, kept
+from taccl.timing.jit import seldom_collected
 from taccl.topology.graph import LogicalTopology, whole
 from taccl.topology.symmetry import make_group
 from taccl.verify import require_valid
@@ -119,6 +120,7 @@ FREE = 0.1
 """Share of the time limit for the search without the sketch that is asked for."""
 
 
+@seldom_collected()
 def synthesize(request: Request) -> Synthesis:
     """Find, verify, lower and judge the best schedule for a request.
 

@@ -20,6 +20,8 @@ from taccl.apps.inputs import load_network, logical_group
 from taccl.apps.programs import Target, lowering_of
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import OutOfTimeError
+from taccl.lowering import dependencies, scratch
+from taccl.lowering.lower import draft_of, finish
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule
 from taccl.prices import arborescence
@@ -38,7 +40,7 @@ from taccl.topology.symmetry import make_group
 
 PARTS = (
     events, arborescence, list_scheduler, insertion_scheduler, tree_list_scheduler, occupancy, loop,
-    words,
+    words, dependencies, scratch,
 )  # fmt: skip
 """The modules that are compiled."""
 
@@ -66,6 +68,11 @@ def _replay() -> None:
     Timing(task.best[0], task.schedule.topology, task.target.model).at(SIZE)
 
 
+def _lowering() -> None:
+    task = lowering_of(_ring("reducescatter"), Target(), SIZE, "ring")
+    finish(draft_of(task.schedule, task.options_for("Simple")), task.options_for("Simple"))
+
+
 def _retiming() -> None:
     for schedule in map(_ring, ("allgather", "reducescatter")):
         columns = Columns(schedule.chunk, schedule.link, schedule.batch, schedule.reduce)
@@ -83,6 +90,7 @@ KERNELS: Mapping[str, Callable[[], object]] = MappingProxyType({
     "run": processes.compiled,
     "reserved": _insertions,
     "dispatch": _ring,
+    "lowering": _lowering,
     "arborescence": lambda: arborescence.contract(2, _ENDS, _ENDS[::-1].copy(), _COST).use(_COST),
     "retiming": _retiming,
 })  # fmt: skip

@@ -73,7 +73,7 @@ IDEAS: tuple[Callable[[Net, Collective], Iterator[Crossing]], ...] = (
 Named = tuple[str, int, int | None] | Collective
 """A collective of the table by name, chunks for each rank and root; or one from a file."""
 
-KEPT = 8
+KEPT = 32
 """Answers that are kept: searches ask for the same bounds for many candidates."""
 
 TIMES: Mapping[str, Callable[[Net, Collective], Time]] = MappingProxyType({

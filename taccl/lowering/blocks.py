@@ -7,16 +7,14 @@ are met, a pair that uses only its second link gets a first connection without s
 
 A link whose messages do not fit one threadblock is cut into parts, each a stretch of time on a
 connection of its own. A link that the schedule has more messages on at once than a connection
-holds gets several, which take messages in turn. Where chunks take few routes, each route may have a
-channel of its own, as NCCL's rings and trees have: no route waits for another in any threadblock,
-and iterations follow one another through each.
+holds gets several, which take messages in turn.
 
 How far threadblocks are known to be when a move starts (:class:`Clocks`) follows from both: program
 order, and messages.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,9 +58,8 @@ class Clocks:
 
     Row m of `seen` has, for every column, how many moves of its threadblock precede the end of move
     m. `column` is that of every threadblock, `owner` the threadblock of every move, and `place` its
-    position among the moves there. `messages` tells whether knowledge travels with messages. No
-    move may wait for the sends `bare`; those of them that some move should wait for are `missing`:
-    what comes after them is.
+    position among the moves there. `messages` tells whether knowledge travels with messages. Sends
+    that some move should wait for, and none may, are `missing`: what comes after them is.
     """
 
     seen: NDArray[np.int32]
@@ -70,39 +67,7 @@ class Clocks:
     owner: list[int]
     place: list[int]
     messages: bool
-    bare: frozenset[int] = frozenset()
     missing: set[int] = field(default_factory=set)
-    last: dict[int, int] = field(default_factory=dict)
-    sent: dict[int, int] = field(default_factory=dict)
-
-    def knows(self, number: int, other: int) -> bool:
-        """Tell whether a move is over, in any interleaving, before another one of its rank starts.
-
-        `number` is the later move, `other` the one that may be over; not the same.
-        """
-        known = self.seen[number, self.column[self.owner[other]]]
-        return other != number and bool(known > self.place[other])
-
-    def advance(self, number: int, move: Move, others: Iterable[int]) -> tuple[int, ...]:
-        """Record a move and return those of ``others`` that nothing else implies."""
-        block, row = self.owner[number], self.seen[number]
-        if block in self.last:
-            row[:] = self.seen[self.last[block]]
-        if self.messages and move.received is not None:
-            np.maximum(row, self.seen[self.sent[move.received]], out=row)
-        kept = []
-        for other in sorted(others, reverse=True):
-            if row[self.column[self.owner[other]]] <= self.place[other]:
-                if other in self.bare:
-                    self.missing.add(other)
-                    continue
-                kept.append(other)
-                np.maximum(row, self.seen[other], out=row)
-        row[self.column[block]] = self.place[number] + 1
-        self.last[block] = number
-        if move.sent is not None:
-            self.sent[move.sent] = number
-        return tuple(sorted(kept))
 
 
 End = tuple[int, Lane, int, bool]
@@ -232,60 +197,6 @@ def pair_ends(
         if (back, number) in used and end not in joins and out not in taken:
             pairs[end] = out
     return pairs
-
-
-Route = Mapping[tuple[int, int], tuple[set[int], set[int]]]
-"""For the ends of every link, from which ranks what crosses it comes, and to which it goes on."""
-
-MOST_ROUTES = 32
-"""Routes that may have channels of their own: as many as there are channels."""
-
-
-def routes_of(messages: Sequence[Message], topology: Topology) -> dict[int, int] | None:
-    """Return the number of the route that every message is on.
-
-    Chunks are on one route where what crosses a link has come, if from elsewhere at all, along the
-    same links, and goes on, if at all, along the same: those of a ring are, and those that have no
-    link in common. None where there are too many routes, or only one, or chunks of several in one
-    of the `messages`, or links of the `topology` are parallel.
-    """
-    pairs = {(message.src, message.dst) for message in messages}
-    if any(len(topology.links_between(*pair)) > 1 for pair in pairs):
-        return None
-    taken: dict[int, set[tuple[int, int]]] = defaultdict(set)
-    for message in messages:
-        for chunk in message.chunks:
-            taken[chunk].add((message.src, message.dst))
-    routes: list[Route] = []
-    number: dict[frozenset[tuple[int, int]], int] = {}
-    for links in dict.fromkeys(map(frozenset, taken.values())):
-        before, after = defaultdict[int, set[int]](set), defaultdict[int, set[int]](set)
-        for src, dst in links:
-            before[dst].add(src)
-            after[src].add(dst)
-        own = {(src, dst): (before[src], after[dst]) for src, dst in links}
-        for place, route in enumerate(routes):  # noqa: B007
-            # What crosses links in common comes and goes the same ways, where it does.
-            if all(
-                not mine or not theirs or mine == theirs
-                for link in own.keys() & route.keys()
-                for mine, theirs in zip(own[link], route[link], strict=True)
-            ):
-                break
-        else:
-            place = len(routes)
-        if place == MOST_ROUTES:
-            return None
-        if place == len(routes):
-            routes.append(defaultdict(lambda: (set(), set())))
-        for link, ends in own.items():
-            for known, ranks in zip(routes[place][link], ends, strict=True):
-                known |= ranks
-        number[links] = place
-    on = [{number[frozenset(taken[chunk])] for chunk in message.chunks} for message in messages]
-    if len(routes) == 1 or any(len(each) > 1 for each in on):
-        return None
-    return {message: each.pop() for message, each in enumerate(on)}
 
 
 def number_connections(

@@ -43,6 +43,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -700,22 +701,26 @@ AREAS = {buffer: area for area, buffer in enumerate(Buffer)}
 """Numbers of the buffers."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Parts:
-    """What every move reads from and writes to, as numbers of parts.
+    """What every move reads from and writes to, as numbers of parts, neighbours in order.
 
-    All numbers are below `count`; `sources` and `targets` are neighbouring parts, in order, by mode
-    and by the position of a move.
+    All numbers are below `count`; `ends` is (modes, 2, 2, moves): of source and target the first
+    part, and the first one after them.
     """
 
     count: int
-    sources: tuple[Sequence[range], ...]
-    targets: tuple[Sequence[range], ...]
+    ends: NDArray[np.int64]
 
     def of(self, place: int) -> Iterator[tuple[range, range]]:
         """Yield source and target of a move, mode by mode."""
-        for sources, targets in zip(self.sources, self.targets, strict=True):
-            yield sources[place], targets[place]
+        for source, target in self._listed[place]:
+            yield range(*source), range(*target)
+
+    @cached_property
+    def _listed(self) -> list[list[list[list[int]]]]:
+        listed: list[list[list[list[int]]]] = self.ends.transpose(3, 0, 1, 2).tolist()
+        return listed
 
 
 def find_parts(moves: Sequence[Move], modes: Sequence[Mode]) -> Parts:
@@ -734,11 +739,8 @@ def find_parts(moves: Sequence[Move], modes: Sequence[Mode]) -> Parts:
     lengths = [np.where(area < 0, 0, chunks) for area, _ in sides] * len(modes)
     both = np.array([starts, np.add(starts, lengths)])
     cuts = np.unique(both[:, np.array(lengths) > 0])
-    found = [
-        [range(*ends) for ends in zip(*np.searchsorted(cuts, side).tolist(), strict=True)]
-        for side in both.swapaxes(0, 1)
-    ]
-    return Parts(len(cuts), tuple(found[::2]), tuple(found[1::2]))
+    found = np.ascontiguousarray(np.searchsorted(cuts, both.swapaxes(0, 1)), dtype=np.int64)
+    return Parts(len(cuts), found.reshape(len(modes), 2, 2, len(moves)))
 
 
 def _side(slots: Sequence[Slot | None]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

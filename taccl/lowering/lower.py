@@ -10,14 +10,6 @@ that a threadblock only sends or only receives, that receives go to slots nobody
 that nothing is fused. With fused steps, or threadblocks that send and receive, a message that is
 cut into more parts than a connection holds can block: whoever asks for those looks at all sizes.
 
-**Scratch.** Scratch that is used again: values whose lives can't overlap share a place.
-
-Chunks that some step moves together stay neighbours, in order: they are one *run*. A run may take
-the place of another when every step that touches the other is known to be over, in any
-interleaving of the threadblocks, before the first step of every threadblock that touches it. What
-is known follows from program order, messages and the dependences that the program has anyway, so
-sharing adds none and costs no time.
-
 **Fusion.** One step can receive and add, receive and send on, or do all three. A value that is
 received whole and then added to a sum needs no scratch: ``rrc`` adds it as it arrives, and where
 the sum would start as a copy of the rank's own value, reads that. What is received and sent on
@@ -49,12 +41,12 @@ from taccl.lowering.blocks import (
     count_connections,
     number_connections,
     pair_ends,
-    routes_of,
     sums_by,
     ways_needed,
 )
 from taccl.lowering.dependencies import NOTHING_HELD, find_dependences, write_steps
 from taccl.lowering.draft import Draft, Lane, Move, Parts, find_parts, make_draft, with_copies_after
+from taccl.lowering.scratch import share_scratch
 from taccl.model.schedule import Schedule
 from taccl.msccl.program import (
     READS_SOURCE,
@@ -279,96 +271,6 @@ def _plan(
     return plan
 
 
-@dataclass(slots=True)
-class _Run:
-    """Neighbouring scratch chunks of one rank, from ``start`` on before anything is shared.
-
-    By threadblock, the first and the last move that touches them.
-    """
-
-    start: int
-    size: int
-    first: dict[int, int] = field(default_factory=dict)
-    last: dict[int, int] = field(default_factory=dict)
-
-
-def share_scratch(
-    moves: Sequence[Move], clocks: Clocks, scratch: Sequence[int]
-) -> tuple[list[Move], list[int]]:
-    """Return ``moves`` with scratch that is used again, and the scratch chunks of every rank.
-
-    The moves are in one legal order, and ``clocks`` says what is known when each starts, with all
-    dependences that the program will have. ``scratch`` has the chunks of every rank without
-    sharing.
-    """
-    found: dict[tuple[int, int], int] = {}
-    sizes = [0] * len(scratch)
-    for rank, runs in _runs(moves, clocks, scratch).items():
-        taken: list[_Run | None] = []
-        for run in runs:
-            offset = _place(run, taken, clocks)
-            taken += [None] * (offset + run.size - len(taken))
-            taken[offset : offset + run.size] = [run] * run.size
-            for index in range(run.size):
-                found[rank, run.start + index] = offset + index
-        sizes[rank] = len(taken)
-
-    def moved(rank: int, slot: Slot | None) -> Slot | None:
-        if slot is None or slot.buffer is not Buffer.SCRATCH:
-            return slot
-        return Slot(slot.buffer, found[rank, slot.offset])
-
-    return [
-        move._replace(src=moved(move.rank, move.src), dst=moved(move.rank, move.dst))
-        for move in moves
-    ], sizes
-
-
-def _place(run: _Run, taken: Sequence[_Run | None], clocks: Clocks) -> int:
-    """Return the lowest offset at which all that was there before is over."""
-    offset = place = 0
-    while place < min(offset + run.size, len(taken)):
-        before = taken[place]
-        if before is not None and not all(
-            clocks.knows(number, other)
-            for number in run.first.values()
-            for other in before.last.values()
-        ):
-            offset = place + 1
-        place += 1
-    return offset
-
-
-def _runs(moves: Sequence[Move], clocks: Clocks, scratch: Sequence[int]) -> dict[int, list[_Run]]:
-    """Return the runs of every rank, in order of their first moves."""
-    begins = [[True] * count for count in scratch]
-    for _, move, slot in _touches(moves):
-        beside = range(slot.offset + 1, slot.offset + move.chunks)
-        begins[move.rank][beside.start : beside.stop] = [False] * len(beside)
-    run_of: list[list[_Run]] = []
-    for flags in begins:
-        own: list[_Run] = []
-        for offset, starts in enumerate(flags):
-            own.append(_Run(offset, 0) if starts else own[-1])
-            own[-1].size += 1
-        run_of.append(own)
-    touched: dict[int, dict[int, _Run]] = defaultdict(dict)
-    for number, move, slot in _touches(moves):
-        run = run_of[move.rank][slot.offset]
-        touched[move.rank][run.start] = run
-        run.first.setdefault(clocks.owner[number], number)
-        run.last[clocks.owner[number]] = number
-    return {rank: list(runs.values()) for rank, runs in touched.items()}
-
-
-def _touches(moves: Sequence[Move]) -> Iterator[tuple[int, Move, Slot]]:
-    """Yield moves with their numbers and each slot in scratch."""
-    for number, move in enumerate(moves):
-        for slot in (move.src, move.dst):
-            if slot is not None and slot.buffer is Buffer.SCRATCH:
-                yield number, move, slot
-
-
 _HARD = RUNTIMES["executor"]
 """Its channels, offsets and dependence ids hold for every runtime that has more threadblocks."""
 
@@ -399,7 +301,6 @@ class LowerOptions:
     waits for all that is received at once, where several wait for one another.
     `held`: numbers of messages that are held back, and the times of the schedule after which they
     are to start.
-    `by_route`: every route of chunks has a channel of its own.
     `slots`: messages that a connection holds: a link that the schedule has more messages on at once
     gets several connections. None: one is enough for any link.
     `max_steps`, `max_threadblocks`: limits of the runtime, for each threadblock and each rank.
@@ -419,7 +320,6 @@ class LowerOptions:
     fused: frozenset[Op] = frozenset()
     paired: bool = False
     sums: str = "apart"
-    by_route: bool = False
     held: Mapping[int, Time] = field(default_factory=lambda: NOTHING_HELD)
     slots: int | None = None
     max_steps: int = 64
@@ -524,11 +424,8 @@ def _fit_blocks(
     queued = Counter(lanes)
     ways = {} if options.slots is None else ways_needed(draft.messages, lanes, options.slots)
     parts: dict[Lane, int] = {}
-    routes = routes_of(draft.messages, topology) if options.by_route else {}
-    if routes is None:
-        raise LoweringError("its chunks take one route, or too many", fix="lower it otherwise")
     while True:
-        connection = routes or number_connections(draft.moves, lanes, topology, parts, ways)
+        connection = number_connections(draft.moves, lanes, topology, parts, ways)
         made, joins = fuse_sends(draft, connection, options.fused) if options.fused else (draft, {})
         if options.paired:
             joins |= pair_ends(lanes, connection, joins)
@@ -548,11 +445,6 @@ def _fit_blocks(
             crowded = _crowded(blocks, lengths, options.max_steps)
             if not crowded:
                 return made, blocks, waits, clocks
-        if routes:
-            raise LoweringError(
-                f"a route needs more than the {options.max_steps} steps a threadblock may have",
-                fix="lower it otherwise",
-            )
         for lane, length in crowded.items():
             count = parts.get(lane, 1)
             parts[lane] = max(count + 1, -(-count * length // options.max_steps))
@@ -604,14 +496,11 @@ def _assemble(
     if collective.name in COLLECTIVES:
         inputs, outputs = collective.input_sizes, collective.output_sizes
     spans = count_connections(blocks)
-    if options.by_route:
-        spans = dict.fromkeys(spans, max(spans.values()))
-        channels = {pair: list(range(span * copies)) for pair, span in spans.items()}
-    else:
-        channels = assign_channels(
-            {pair: span * copies for pair, span in spans.items()}, _HARD.max_blocks_per_channel
-        )
+    channels = assign_channels(
+        {pair: span * copies for pair, span in spans.items()}, _HARD.max_blocks_per_channel
+    )
     listed: list[list[Threadblock]] = [[] for _ in range(collective.num_ranks)]
+    known: list[dict[Slot, Slot]] = [{} for _ in range(copies)]
     for block, own in zip(blocks, steps, strict=True):
         for copy in range(copies):
             used = {channels[pair][block.connection + copy * spans[pair]] for pair in block.pairs}
@@ -624,7 +513,7 @@ def _assemble(
             listed[block.rank].append(
                 Threadblock(
                     len(listed[block.rank]), block.send_to, block.recv_from, channel,
-                    _share(own, copy, copies),
+                    _share(own, copy, copies, known[copy]),
                 )
             )  # fmt: skip
     program = Program(
@@ -672,15 +561,23 @@ def _assemble(
     return program
 
 
-def _share(steps: tuple[Step, ...], copy: int, copies: int) -> tuple[Step, ...]:
-    """Return steps for one share of their chunks: chunk x becomes x * copies + copy."""
+def _share(
+    steps: tuple[Step, ...], copy: int, copies: int, known: dict[Slot, Slot]
+) -> tuple[Step, ...]:
+    """Return steps for one share of their chunks: chunk x becomes x * copies + copy.
+
+    Places that are ``known`` of this copy are not made again.
+    """
     if copies == 1:
         return steps
 
     def share(slot: Slot | None) -> Slot | None:
         if slot is None or slot.offset < 0:
             return slot
-        return Slot(slot.buffer, slot.offset * copies + copy)
+        found = known.get(slot)
+        if found is None:
+            found = known[slot] = Slot(slot.buffer, slot.offset * copies + copy)
+        return found
 
     shared = []
     for step in steps:

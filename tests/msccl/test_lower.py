@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import LoweringError
-from taccl.lowering.blocks import SUMS, routes_of, sums_by
+from taccl.lowering.blocks import SUMS, sums_by
 from taccl.lowering.draft import Move
-from taccl.lowering.lower import LowerOptions, draft_of, lower, modes_served
+from taccl.lowering.lower import LowerOptions, lower, modes_served
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.interpret import find_root, judge
 from taccl.msccl.program import Buffer, Op, Program, Slot, StepRef
@@ -408,71 +408,6 @@ def test_who_adds_does_not_change_what_a_program_computes(how: str) -> None:
         if schedule.collective.reduces:
             program = lower(schedule, LowerOptions(name, sums=how))
             assert judge(program, "portable", None) == [], name
-
-
-def rings(*orders: tuple[int, ...]) -> Schedule:
-    """Return an allgather of 4 ranks: a chunk of each rank goes round every ring."""
-    collective, topology = build_collective("allgather", 4, len(orders)), mesh(4)
-    rows: list[tuple[int, int, int, bool]] = []
-    for hop in range(3):
-        for piece, order in enumerate(orders):
-            for place, rank in enumerate(order):
-                chunk = order[(place - hop) % 4] * len(orders) + piece
-                (link,) = topology.links_between(rank, order[(place + 1) % 4])
-                rows.append((chunk, link, len(rows), False))
-    return timed(collective, topology, rows)
-
-
-CROSSED = rings((0, 1, 2, 3), (0, 2, 1, 3))
-"""Both go from 3 to 0, where one comes from 2 and the other from 1."""
-
-
-def routes(schedule: Schedule) -> dict[int, int] | None:
-    draft = draft_of(schedule, LowerOptions("x"))
-    return routes_of(draft.messages, schedule.topology)
-
-
-def test_chunks_of_one_ring_are_on_one_route() -> None:
-    assert routes(rings((0, 1, 2, 3))) is None
-    assert routes(rings((0, 1, 2, 3), (0, 1, 2, 3))) is None
-    found = routes(CROSSED)
-    assert found is not None
-    messages = draft_of(CROSSED, LowerOptions("x")).messages
-    shared = [number for number, one in enumerate(messages) if (one.src, one.dst) == (3, 0)]
-    assert {(messages[number].chunks[0] % 2, found[number]) for number in shared} == {
-        (0, 0), (1, 1),
-    }  # fmt: skip
-
-
-def test_routes_have_channels_of_their_own() -> None:
-    program, together = (make(CROSSED, by_route=how, order="free") for how in (True, False))
-    assert not judge(program, "executor")
-    assert (program.channels, together.channels) == (2, 1)
-    sending = [(b.send_to, b.channel) for b in program.gpus[3].threadblocks if b.send_to == 0]
-    assert sorted(sending) == [(0, 0), (0, 1)]
-
-
-def by_route(schedule: Schedule, **options: object) -> Program | str:
-    """Return the program with a channel for each route, or why there is none."""
-    try:
-        return make(schedule, by_route=True, order="free", **options)
-    except LoweringError as error:
-        return str(error)
-
-
-def test_what_is_lowered_by_route_is_right_or_refused() -> None:
-    fused = frozenset({Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND})
-    made = [
-        by_route(schedule, fused=steps, instances=instances)
-        for schedule in (*SMALL.values(), CROSSED)
-        for steps in (frozenset[Op](), fused)
-        for instances in (1, 2)
-    ]
-    programs = [one for one in made if isinstance(one, Program)]
-    assert len(programs) >= 4
-    assert not any(judge(program, "executor") for program in programs)
-    reasons = [one for one in made if isinstance(one, str)]
-    assert all("its chunks take one route, or too many" in one for one in reasons)
 
 
 def test_more_elements_than_a_reader_holds_are_refused_before_they_are_written() -> None:

@@ -4,7 +4,7 @@ from taccl.collectives import build_collective
 from taccl.lowering.blocks import assign_blocks, number_connections
 from taccl.lowering.dependencies import find_dependences
 from taccl.lowering.draft import Draft, make_draft
-from taccl.lowering.lower import share_scratch
+from taccl.lowering.scratch import share_scratch
 from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import judge
 from taccl.msccl.program import Buffer

@@ -162,7 +162,7 @@ def _runs(
         yield tuple(run)
 
 
-MAX_STEPS_OF_SEARCH = 200_000
+MAX_STEPS_OF_SEARCH = 20_000
 
 
 def tour(
