@@ -249,6 +249,12 @@ MECHANISMS = (
         heavy=True,
     ),
     Mechanism(
+        "threadblocks that are left over",
+        {PROGRAMS + "SPREAD": 0},
+        ("engine auto --size 1MB --profile measured",),
+        heavy=True,
+    ),
+    Mechanism(
         "times expected of programs",
         {PROGRAMS + "expected_time": _makespan},
         ("engine auto --size 1MB --profile measured",),

@@ -86,6 +86,9 @@ RIVAL = 1.25
 LOST = 1.5
 """Times the best, that the first program of a protocol takes of which no other one will do."""
 
+SPREAD = 3
+"""Numbers of instances with which threadblocks are spread: the best without, and fewer."""
+
 WORTH_DOUBLING = 0.0005
 """What twice these have to save."""
 
@@ -232,11 +235,18 @@ class _Kind(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """What edges and threadblocks alone take, in picoseconds, in so many `copies` of a `kind`."""
+    """What edges and threadblocks alone take, in picoseconds, in so many `copies`."""
 
     floor: float
     copies: int
     protocol: str
+
+
+class _Leader(NamedTuple):
+    """A first program of a `kind`, its `price`, about picoseconds, and the `task` that has it."""
+
+    price: float
+    task: "Lowering"
     kind: _Kind
 
 
@@ -246,9 +256,9 @@ class Lowering:
 
     The program is labelled `name`; `made` has the fastest one and its time, where they are known,
     and `over` tells whether time is up. With measured costs, where a first program takes longer
-    than `enough`, it is not improved; those with `fused` steps come before those without, and the
-    fastest of the first ones, with its time, is kept as `first`. `drafts` are those that were made,
-    while programs are compared.
+    than `enough`, it is not improved; those with `fused` steps come before those without, with
+    threadblocks that are left over `spread` to busy links, and the fastest of the first ones, with
+    its time, is kept as `first`. `drafts` are those that were made, while programs are compared.
     """
 
     schedule: Schedule
@@ -259,6 +269,7 @@ class Lowering:
     over: Callable[[], bool] = lambda: False
     enough: Time | None = None
     fused: bool = False
+    spread: bool = False
     first: tuple[Program, Time] | None = None
     drafts: dict[bool, Draft] = field(default_factory=dict)
 
@@ -336,115 +347,153 @@ class Lowering:
     def _as_measured(self) -> "Lowering":
         """Return the same for the protocol and the instances with which a first program is best.
 
-        Steps of first programs are fused, where the runtime has such steps, or are not, and what is
-        added to a place is added by one threadblock, or several. Those are tried first whose
-        busiest edge and threadblock take least, until they alone take longer than the best. Of
-        protocols whose first programs are nearly as fast, the one that wins by the order of its
-        sends is taken.
+        Of that one, what is added to a place may be added by one threadblock, and threadblocks that
+        are left over may serve busy links. Of protocols whose first programs are nearly as fast,
+        the one that wins by the order of its sends is taken.
         """
         chunks = self.schedule.collective.chunks_in_size
         elements = self.size // self.target.divisor(chunks)
         counts = [copies_near(count, elements) for count in MEASURED_COPIES]
         counts = counts if self.target.instances is None else [self.target.instances]
-        target = replace(self.target, instances=counts[0], protocol=self.protocols[0])
-        chosen, least = replace(self, target=target, made=None), math.inf
-        leaders: dict[str, tuple[float, Lowering]] = {}
-        reduces = self.schedule.collective.reduces
-        together = "together" if reduces else "apart"
-        all_kinds = ((True, together), (False, together), (False, "apart"))[: 2 + reduces]
-        kinds = [_Kind(*each) for each in all_kinds if not each[0] or self.limits.ops >= FUSED]
         hasty = self.over()
-        kinds = kinds[-1:] if hasty else kinds
-        # Those of protocols that post before a send is over wait for more.
-        opens = self.limits.open_sends
-        made: dict[tuple[int, _Kind, bool], Program | None] = {}
-        for kind in reversed(kinds):
-            one = made[counts[0], kind, self.protocols[0] in opens] = chosen.first_program(kind)
-            if one is not None:
-                break
-        else:
-            return chosen  # its variants may fit
-        quickest: dict[str, float] = {}
-        tried: dict[tuple[str, _Kind], dict[int, float]] = defaultdict(dict)
-        for floor, copies, name, kind in self._ways(kinds, one, counts, hasty=hasty):
-            if quickest.get(name, 0) > LOST * min(least, self.enough or math.inf):
-                continue
-            key = copies, kind, name in opens
-            # Once time is up, what is made is still replayed: that takes far less than making it.
-            if floor >= least or (least < math.inf and key not in made and self.over()):
-                continue
-            found = tried[name, kind]
-            best = min(found, key=lambda count: found[count], default=copies)
-            if any(min(copies, best) < count < max(copies, best) for count in found):
-                continue  # the wrong way from the best of its kind
-            hoped = min(copies, best) / max(copies, best) * found.get(best, floor)
-            if hoped >= least:
-                continue  # so many times the threadblocks save as much at most
-            wanted = replace(self, target=replace(target, instances=copies, protocol=name))
-            if key not in made:
-                made[key] = wanted.first_program(kind)
-            program, time = made[key], None
-            if program is not None:
-                program = replace(program, protocol=name)
-                time = self.replay(program)
-            if program is None or time is None:
-                continue  # it does not fit, which says nothing of those with fewer
-            found[copies] = time * (1 + WORTH_DOUBLING * (copies.bit_length() - 1))
-            quickest[name] = min(found[copies], quickest.get(name, math.inf))
-            if name not in leaders or found[copies] < leaders[name][0]:
-                leader = replace(wanted, made=None, fused=kind.fused, first=(program, time))
-                if self.enough is not None and time > self.enough:
-                    leader = replace(wanted, made=(program, time))
-                leaders[name] = found[copies], leader
-                least = min(least, found[copies])
+        near = counts[:1] if hasty else [n for n in counts[LIKELY::-1] if n] or counts[:1]
+        begun = [
+            replace(self, target=replace(self.target, instances=n, protocol=self.protocols[0]))
+            for n in near
+        ]
+        together = "together" if self.schedule.collective.reduces else "apart"
+        kinds = list(dict.fromkeys((
+            *((_Kind(fused=True, sums=together),) if self.limits.ops >= FUSED else ()),
+            _Kind(fused=False, sums="apart"), _Kind(fused=False, sums=together),
+        )))  # fmt: skip
+        kinds = [_Kind(fused=False, sums="apart")] if hasty else kinds
+        bases = (
+            (kind, task.target.copies, task.first_program(kind))
+            for task, kind in product(begun, kinds)
+        )
+        kind, copies, base = next((one for one in bases if one[2]), (kinds[0], 1, None))
+        if base is None:
+            return begun[-1]  # its variants may fit
+        leaders = self._by_instances(kind, base, copies, counts)
         if not leaders:
             raise LoweringError(
                 f"no program for {self.target.runtime} runs at {self.size} bytes",
                 fix="use another size or protocol",
             )
-        return self._fastest(sorted(leaders.values(), key=lambda leader: leader[0]))
+        first, *others = leaders
+        for other in kinds if not hasty else ():
+            if other is not kind and not self.over():
+                first = min(first, first.task.tried(other) or first, key=lambda one: one.price)
+        return self._fastest([first if hasty else self._spread(first, counts), *others])
 
-    def _ways(
-        self, kinds: Sequence[_Kind], base: Program, counts: Sequence[int], *, hasty: bool
-    ) -> list[_Way]:
-        """Return what to try, by what edges and threadblocks alone take.
+    def _by_instances(
+        self, kind: _Kind, base: Program, begun: int, counts: Sequence[int]
+    ) -> "list[_Leader]":
+        """Return the best first program of a kind in each protocol, over the `counts` of instances.
 
-        The `base` is a program of any of the `kinds` with the first of the `counts` of instances.
-        One that is `hasty` has few threadblocks, as far as they do not slow it down much.
+        Those are tried first whose busiest edge and threadblock take least, until they alone take
+        longer than the best. The `base` has so many instances, `begun` with.
         """
-        rows: list[tuple[float, int, int, str, _Kind]] = []
-        blocks = base.num_threadblocks // counts[0]
+        # Those of protocols that post before a send is over wait for more.
+        opens = self.limits.open_sends
+        made: dict[tuple[int, bool], Program | None] = {(begun, self.protocols[0] in opens): base}
+        leaders: dict[str, _Leader] = {}
+        tried: dict[str, dict[int, float]] = defaultdict(dict)
+        least = math.inf
+        for floor, copies, name in self._ways(kind, base, begun, counts):
+            found = tried[name]
+            if min(found.values(), default=0) > LOST * min(least, self.enough or math.inf):
+                continue
+            key = copies, name in opens
+            # Once time is up, what is made is still replayed: that takes far less than making it.
+            if floor >= least or (least < math.inf and key not in made and self.over()):
+                continue
+            best = min(found, key=lambda count: found[count], default=copies)
+            if any(min(copies, best) < count < max(copies, best) for count in found):
+                continue  # the wrong way from the best of its protocol
+            hoped = min(copies, best) / max(copies, best) * found.get(best, floor)
+            if hoped >= least:
+                continue  # so many times the threadblocks save as much at most
+            wanted = replace(self, target=replace(self.target, instances=copies, protocol=name))
+            if key not in made:
+                made[key] = wanted.first_program(kind)
+            leader = wanted.tried(kind, made[key])
+            if leader is None:
+                continue  # it does not fit, which says nothing of those with fewer
+            found[copies] = leader.price
+            if name not in leaders or leader.price < leaders[name].price:
+                leaders[name] = leader
+                least = min(least, leader.price)
+        return sorted(leaders.values(), key=lambda leader: leader.price)
+
+    def tried(self, kind: _Kind, program: Program | None = None) -> "_Leader | None":
+        """Return the first program of a kind, made here if it is not given; None: it does not fit.
+
+        Where it takes longer than enough, it is the best as well.
+        """
+        program = program or self.first_program(kind)
+        program = program and replace(program, protocol=self.target.protocol)
+        time = None if program is None else self.replay(program)
+        if program is None or time is None:
+            return None
+        task = replace(self, made=None, fused=kind.fused, first=(program, time))
+        if self.enough is not None and time > self.enough:
+            task = replace(self, made=(program, time))
+        price = time * (1 + WORTH_DOUBLING * (self.target.copies.bit_length() - 1))
+        return _Leader(price, task, kind)
+
+    def _spread(self, first: "_Leader", counts: Sequence[int]) -> "_Leader":
+        """Return the first of all, or what is faster with threadblocks spread.
+
+        They are with as many instances, or fewer, of the `counts`.
+        """
+        best, target = first, first.task.target
+        for copies in [n for n in reversed(counts) if 0 < n <= target.copies][:SPREAD]:
+            if self.over() or first.price > LOST * (self.enough or math.inf):
+                break
+            wanted = replace(
+                first.task, target=replace(target, instances=copies), spread=True, made=None,
+            )  # fmt: skip
+            best = min(best, wanted.tried(first.kind) or best, key=lambda one: one.price)
+        return best
+
+    def _ways(self, kind: _Kind, base: Program, begun: int, counts: Sequence[int]) -> list[_Way]:
+        """Return what to try of a kind, by what edges and threadblocks alone take.
+
+        The `base` has so many instances, `begun` with, of the `counts`. Where time is up, there
+        come first those with few threadblocks, as far as they do not slow it down much.
+        """
+        rows: list[tuple[float, int, int, str]] = []
+        blocks = base.num_threadblocks // begun
         for name in self.protocols:
             timing = Timing(replace(base, protocol=name), self.schedule.topology, self.target.model)
-            for place, copies in enumerate(counts):
-                if copies:
-                    floor = timing.least(self.size, copies // counts[0])
-                    fits = copies * blocks <= self.target.max_threadblocks
-                    rows += (
-                        (floor, abs(place - LIKELY), -copies, name, kind)
-                        for kind in kinds if kind.fused or fits
-                    )  # fmt: skip
+            rows += (
+                (timing.least(self.size, copies / begun), abs(place - LIKELY), -copies, name)
+                for place, copies in enumerate(counts)
+                if copies and (kind.fused or copies * blocks <= self.target.max_threadblocks)
+            )
         rows.sort()
-        if hasty:
+        if self.over():
             most, quickest = float(HASTY * rows[0][0]), rows[0][3]
             rows.sort(key=lambda row: (row[0] > most, row[3] != quickest, -row[2]))
-        return [_Way(floor, -copies, name, kind) for floor, _, copies, name, kind in rows]
+        return [_Way(floor, -copies, name) for floor, _, copies, name in rows]
 
-    def _fastest(self, leaders: "list[tuple[float, Lowering]]") -> "Lowering":
+    def _fastest(self, leaders: "list[_Leader]") -> "Lowering":
         """Return the one whose best program takes least of `leaders`, the best of each protocol."""
-        (least, chosen), *others = leaders
-        for price, rival in others:
-            if price > RIVAL * least or self.over():
+        first, *others = leaders
+        chosen = first.task
+        for rival in others:
+            if rival.price > RIVAL * first.price or self.over():
                 break
             with suppress(LoweringError):
-                chosen = min(chosen, rival, key=lambda one: one.best[1])
+                chosen = min(chosen, rival.task, key=lambda one: one.best[1])
         return chosen
 
     def first_program(self, kind: _Kind) -> Program | None:
         """Return a program of a ``kind`` whose sends keep no order; None: it does not fit."""
         options = replace(
             self.options_for(self.target.protocol), order=self.target.orders[0],
-            fused=FUSED if kind.fused else frozenset(), sums=kind.sums,
+            fused=FUSED if kind.fused else frozenset(), sums=kind.sums, spread=self.spread,
         )  # fmt: skip
         try:
             return finish(draft_of(self.schedule, options, self.drafts), options).program
@@ -583,7 +632,7 @@ def best_variant(task: Lowering) -> Variant | None:
     Raises InputError when the protocol that is asked for hangs; LoweringError when no program keeps
     the limits: that of the first one that was tried.
     """
-    options = task.options_for(task.protocols[0])
+    options = replace(task.options_for(task.protocols[0]), spread=task.spread)
     draft = draft_of(task.schedule, options, task.drafts)
     slots = task.limits.fifo_slots[options.protocol]
     # One connection is enough where no link has more messages under way than it holds.
@@ -785,10 +834,10 @@ def textbook_program(
 MARGIN = 1.5
 """Times what judging should take by what it took before, to be left for it and for writing."""
 
-SCORING = 0.15
+SCORING = 0.25
 """Of the time that is left, for the programs of one schedule: then the best so far must do."""
 
-GIVEN_UP = 0.35
+GIVEN_UP = 0.5
 """The same for the first of them: then the schedule is given up."""
 
 TOO_LONG = "making and replaying its programs takes too long"

@@ -95,6 +95,9 @@ FEW_RANKS = 16
 LONG = 8
 """Times the alpha of a link between servers, at least, that a chunk is on it."""
 
+OPENING = 0.1
+"""Share of the time after which what is known must do for the first answer."""
+
 SECOND = 0.1
 """Share of the time, at most, for the bounds of these counts."""
 
@@ -289,7 +292,8 @@ def _open(request: Request, collective: Collective, scorer: Scorer, count: int) 
     group = make_group(logical.topology, ())
     problem = Problem(logical, cut, chunk_size_of(cut, request.size), group, request.most_peers)
     check_times(logical.topology, problem.chunk_size)
-    made = opening(problem, batch=request.batch)
+    clock = scorer.clock.share(OPENING)
+    made = opening(problem, batch=request.batch, over=lambda: clock.over)
 
     def doubles(one: tuple[str, Schedule]) -> int:
         # Messages are replayed in iterations, each of a part of them; each send is judged.

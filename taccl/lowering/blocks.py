@@ -7,13 +7,15 @@ are met, a pair that uses only its second link gets a first connection without s
 
 A link whose messages do not fit one threadblock is cut into parts, each a stretch of time on a
 connection of its own. A link that the schedule has more messages on at once than a connection
-holds gets several, which take messages in turn.
+holds gets several, which take messages in turn; so may the busiest links, where threadblocks are to
+spare and one is slower than its link.
 
 How far threadblocks are known to be when a move starts (:class:`Clocks`) follows from both: program
 order, and messages.
 """
 
-from collections import defaultdict
+import heapq
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -177,6 +179,29 @@ def ways_needed(messages: Sequence[Message], lanes: Sequence[Lane], slots: int) 
         if count > 1:
             ways[lane] = count
     return ways
+
+
+def ways_by_load(messages: Sequence[Message], lanes: Sequence[Lane], room: int) -> dict[Lane, int]:
+    """Return how many connections links get where threadblocks to spare go to the busiest of them.
+
+    The ``messages`` cross the links ``lanes``; a rank may have threadblocks for the ends of so many
+    connections, its ``room``. Links that get one are left out.
+    """
+    load, count = Counter[Lane](), Counter(lanes)
+    for message, lane in zip(messages, lanes, strict=True):
+        load[lane] += len(message.chunks)
+    used = Counter(end for lane in load for end in (lane.src, lane.dst))
+    ways = dict.fromkeys(load, 1)
+    queue = [(-float(chunks), lane) for lane, chunks in load.items() if count[lane] > 1]
+    heapq.heapify(queue)
+    while queue:
+        _, lane = heapq.heappop(queue)
+        if max(used[lane.src], used[lane.dst]) < room:
+            used.update((lane.src, lane.dst))
+            ways[lane] += 1
+            if ways[lane] < count[lane]:
+                heapq.heappush(queue, (-(load[lane] / ways[lane]), lane))
+    return {lane: number for lane, number in ways.items() if number > 1}
 
 
 def pair_ends(

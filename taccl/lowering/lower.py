@@ -42,6 +42,7 @@ from taccl.lowering.blocks import (
     number_connections,
     pair_ends,
     sums_by,
+    ways_by_load,
     ways_needed,
 )
 from taccl.lowering.dependencies import NOTHING_HELD, find_dependences, write_steps
@@ -301,6 +302,7 @@ class LowerOptions:
     waits for all that is received at once, where several wait for one another.
     `held`: numbers of messages that are held back, and the times of the schedule after which they
     are to start.
+    `spread`: threadblocks that would be left over serve more connections of the busiest links.
     `slots`: messages that a connection holds: a link that the schedule has more messages on at once
     gets several connections. None: one is enough for any link.
     `max_steps`, `max_threadblocks`: limits of the runtime, for each threadblock and each rank.
@@ -321,6 +323,7 @@ class LowerOptions:
     paired: bool = False
     sums: str = "apart"
     held: Mapping[int, Time] = field(default_factory=lambda: NOTHING_HELD)
+    spread: bool = False
     slots: int | None = None
     max_steps: int = 64
     max_threadblocks: int = 64
@@ -402,8 +405,8 @@ def finish(draft: Draft, options: LowerOptions) -> Lowered:
     Raises LoweringError when a limit on channels, threadblocks, steps or ids can't be kept.
     """
     alike = replace(
-        options, name="", protocol="", instances=1, channels=None, min_bytes=0, max_bytes=0,
-        held=NOTHING_HELD,
+        options, name="", protocol="", instances=options.instances if options.spread else 1,
+        channels=None, min_bytes=0, max_bytes=0, held=NOTHING_HELD,
     )  # fmt: skip
     key = str(alike), tuple(options.held.items())  # a mapping has no hash
     if key not in draft.fitted:
@@ -423,6 +426,12 @@ def _fit_blocks(
     lanes, topology = draft.lanes, draft.schedule.topology
     queued = Counter(lanes)
     ways = {} if options.slots is None else ways_needed(draft.messages, lanes, options.slots)
+    if options.spread:
+        room = options.max_threadblocks // options.instances
+        more = ways_by_load(draft.messages, lanes, room)
+        if not more:
+            raise LoweringError("no threadblocks are left over", fix="do not spread them")
+        ways = {lane: max(ways.get(lane, 1), more.get(lane, 1)) for lane in {**ways, **more}}
     parts: dict[Lane, int] = {}
     while True:
         connection = number_connections(draft.moves, lanes, topology, parts, ways)

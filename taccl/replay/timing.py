@@ -337,11 +337,11 @@ class Timing:
             carried[columns.wires[begin:end]] += sent[block] if block >= 0 else 0
         return carried, sent
 
-    def least(self, size: int, copies: int = 1) -> float:
+    def least(self, size: int, copies: float = 1) -> float:
         """Return picoseconds below which the program does not take ``size`` bytes.
 
         Where edges are shared: its launch, and what its busiest edge carries; or its busiest
-        threadblock sends, in a program of so many ``copies`` of it.
+        threadblock sends, in a program of so many ``copies`` of it, or of such a part.
         """
         sharing = self.sharing
         if sharing is None:

@@ -579,11 +579,14 @@ MOST_CLOCKED = 40_000
 """Sends of such a problem, at least, up to which a clock tells which; else the first is it."""
 
 
-def opening(problem: Problem, *, batch: bool) -> Iterable[tuple[str, Schedule]]:
+def opening(
+    problem: Problem, *, batch: bool, over: Callable[[], bool] = lambda: False
+) -> Iterable[tuple[str, Schedule]]:
     """Return algorithms by name, with exact schedules: the least makespan first where all are made.
 
     The symmetries of the `problem` are not used; with `batch` chunks may travel together. Of a
-    large problem, they are made as they are asked for.
+    large problem, they are made as they are asked for. Once one is made, `over` tells whether no
+    more are.
     """
     collective, bare = problem.collective, problem.without_symmetry
     is_large = collective.num_chunks * collective.num_ranks > MANY_CHUNKS
@@ -596,11 +599,17 @@ def opening(problem: Problem, *, batch: bool) -> Iterable[tuple[str, Schedule]]:
             for _, way, name in (sorted(likely, key=lambda one: one[0]) if clocked else likely)
         )
     else:
-        made = ((name, textbook_schedule(bare, name, batch=batch)) for name in CLASSICAL)
+        names = dict.fromkeys((*FEW_MESSAGES, *CLASSICAL))
+        made = ((name, textbook_schedule(bare, name, batch=batch)) for name in names)
     found = ((name, schedule) for name, schedule in made if schedule is not None)
     if is_large:
         return found
-    return sorted(found, key=lambda one: one[1].makespan) or _greedy(bare)
+    some: list[tuple[str, Schedule]] = []
+    for one in found:
+        some.append(one)
+        if over():
+            break
+    return sorted(some, key=lambda one: one[1].makespan) or _greedy(bare)
 
 
 def _greedy(problem: Problem) -> list[tuple[str, Schedule]]:

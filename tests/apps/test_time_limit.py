@@ -159,7 +159,10 @@ def test_judging_that_never_ends_leaves_what_was_judged_before(
             pass
         return own(lowering)
 
-    def ring(problem: Problem, *, batch: bool) -> Iterator[tuple[str, Schedule | None]]:
+    def ring(
+        problem: Problem, *, batch: bool, over: Callable[[], bool]
+    ) -> Iterator[tuple[str, Schedule | None]]:
+        assert not over()
         yield "ring", textbook_schedule(problem, "ring", batch=batch)
 
     monkeypatch.setattr("taccl.apps.synthesis.opening", ring)

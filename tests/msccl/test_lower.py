@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import LoweringError
-from taccl.lowering.blocks import SUMS, sums_by
-from taccl.lowering.draft import Move
+from taccl.lowering.blocks import SUMS, sums_by, ways_by_load
+from taccl.lowering.draft import Lane, Message, Move
 from taccl.lowering.lower import LowerOptions, lower, modes_served
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.interpret import find_root, judge
@@ -408,6 +408,38 @@ def test_who_adds_does_not_change_what_a_program_computes(how: str) -> None:
         if schedule.collective.reduces:
             program = lower(schedule, LowerOptions(name, sums=how))
             assert judge(program, "portable", None) == [], name
+
+
+def test_threadblocks_that_are_left_over_go_to_the_busiest_links() -> None:
+    one, two = Lane(0, 1, 0), Lane(0, 2, 0)
+    # Six messages with a chunk each, and three with two: links are as busy, and the first is first.
+    lanes = [one] * 6 + [two] * 3
+    messages = [
+        Message(0, 0, lane.dst, tuple(range(2 if lane == two else 1)), (), 0, 1, reduce=False,
+                released=1)
+        for lane in lanes
+    ]  # fmt: skip
+    for room, ways in ((2, {}), (3, {one: 2}), (4, {one: 2, two: 2}), (5, {one: 3, two: 2}),
+                       (99, {one: 6, two: 3})):  # fmt: skip
+        assert ways_by_load(messages, lanes, room) == ways, room
+
+
+def spread_or_refused(schedule: Schedule, instances: int) -> tuple[Program, Program] | str:
+    """Return the program without and with spread threadblocks, or why there is none."""
+    options = {"instances": instances, "max_threadblocks": 8, "order": "free"}
+    try:
+        return make(schedule, **options), make(schedule, spread=True, **options)
+    except LoweringError as error:
+        return str(error)
+
+
+def test_spread_threadblocks_keep_the_limit_and_compute_the_same() -> None:
+    made = [spread_or_refused(one, instances) for one in SMALL.values() for instances in (1, 2)]
+    pairs = [pair for pair in made if not isinstance(pair, str)]
+    assert len(pairs) >= 10
+    assert all(plain.num_threadblocks <= spread.num_threadblocks <= 8 for plain, spread in pairs)
+    assert not any(judge(spread, "portable", None) for _, spread in pairs)
+    assert all("threadblocks" in reason for reason in made if isinstance(reason, str))
 
 
 def test_more_elements_than_a_reader_holds_are_refused_before_they_are_written() -> None:
