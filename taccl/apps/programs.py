@@ -19,13 +19,14 @@ that all of them cut into whole chunks; their own sizes are kept for what is wri
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
 from math import lcm
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -381,10 +382,11 @@ class Lowering:
                 fix="use another size or protocol",
             )
         first, *others = leaders
-        for other in kinds if not hasty else ():
+        first = first if hasty else self._spread(first, counts)
+        for other in kinds:
             if other is not kind and not self.over():
                 first = min(first, first.task.tried(other) or first, key=lambda one: one.price)
-        return self._fastest([first if hasty else self._spread(first, counts), *others])
+        return self._fastest([first, *others])
 
     def _by_instances(
         self, kind: _Kind, base: Program, begun: int, counts: Sequence[int]
@@ -834,10 +836,13 @@ def textbook_program(
 MARGIN = 1.5
 """Times what judging should take by what it took before, to be left for it and for writing."""
 
-SCORING = 0.25
-"""Of the time that is left, for the programs of one schedule: then the best so far must do."""
+SCORING: Mapping[bool, float] = MappingProxyType({False: 0.15, True: 0.25})
+"""Of the time that is left, for the programs of one schedule: then the best so far must do.
 
-GIVEN_UP = 0.5
+By whether costs are measured: then there are more of them.
+"""
+
+GIVEN_UP: Mapping[bool, float] = MappingProxyType({False: 0.35, True: 0.5})
 """The same for the first of them: then the schedule is given up."""
 
 TOO_LONG = "making and replaying its programs takes too long"
@@ -995,10 +1000,10 @@ class Scorer:
         if key in self._known:
             return self._known[key]
         known: Time | LoweringError
-        clock = self.clock.share(SCORING)
+        clock = self.clock.share(SCORING[self.target.measured])
         # Of counted work, and once time is up, a first program is waited for.
         waits = self.clock.counted is not None or self.clock.over
-        last = Deadline() if waits else self.clock.share(GIVEN_UP)
+        last = Deadline() if waits else self.clock.share(GIVEN_UP[self.target.measured])
         # The order of its sends seldom saves what a first program lost.
         enough = None if self.best is None else self.best.time
         task = lowering_of(schedule, self.target, self.size, "score", lambda: clock.over, enough)
