@@ -301,8 +301,8 @@ def reached(roots: Sequence[Rank], arcs: Sequence[Arc]) -> dict[Rank, Arc]:
 
 COUNTED = Options(time_limit=4.0, deterministic=True, workers=1)
 
-SECONDS = 2.0
-"""For the routing that a sketch's limits or preferences ask for."""
+SECONDS, PART = 2.0, 1 / 3
+"""For the routing that a sketch's limits or preferences ask for, and of all the time, at most."""
 
 MAX_PREFERRED = 2500
 """Arcs up to which preferred routes are found first."""
@@ -392,7 +392,9 @@ def networks(
     small = sum(len(demand.arcs) for demand in full.demands) <= MAX_PREFERRED
     policies = {policy_of(full, link) for link in set(connections(full).values())} if small else ()
     if small and (logical.balance is not None or not WEIGHT.keys().isdisjoint(policies)):
-        for routes in route(full, greedy_routes(full), options, SECONDS)[:1]:
+        for routes in route(
+            full, greedy_routes(full), options, min(SECONDS, PART * options.time_limit)
+        )[:1]:
             yield "as sketched", full.with_arcs(map(sorted, routes))
     gateways = _gateways_of(problem.topology)
     seen = set()
@@ -418,7 +420,8 @@ def _within_connections(network: Network, options: Options) -> Network:
     problem = network.problem
     reduction = reduces_and_spreads(problem.collective) and network.reverse
     model = build_network(problem) if reduction else network
-    found = route(model, greedy_routes(model), options, SECONDS)
+    seconds = min(SECONDS, PART * options.time_limit)
+    found = route(model, greedy_routes(model), options, seconds)
     if not found:
         raise NoScheduleError(
             f"no {problem.logical.connections_per_rank} connections for each GPU were found that"
