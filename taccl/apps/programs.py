@@ -382,10 +382,12 @@ class Lowering:
                 fix="use another size or protocol",
             )
         first, *others = leaders
-        first = first if hasty else self._spread(first, counts)
-        for other in kinds:
-            if other is not kind and not self.over():
-                first = min(first, first.task.tried(other) or first, key=lambda one: one.price)
+        if not hasty and first.price <= LOST * (self.enough or math.inf):
+            if self.target.instances is None:  # else so many, and no more, are wanted
+                first = self._spread(first, counts)
+            for other in kinds:
+                if other is not kind and not self.over():
+                    first = min(first, first.task.tried(other) or first, key=lambda one: one.price)
         return self._fastest([first, *others])
 
     def _by_instances(
@@ -451,7 +453,7 @@ class Lowering:
         """
         best, target = first, first.task.target
         for copies in [n for n in reversed(counts) if 0 < n <= target.copies][:SPREAD]:
-            if self.over() or first.price > LOST * (self.enough or math.inf):
+            if self.over():
                 break
             wanted = replace(
                 first.task, target=replace(target, instances=copies), spread=True, made=None,

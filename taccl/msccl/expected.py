@@ -44,7 +44,8 @@ class Mode(NamedTuple):
         """Return the memory cells of so many chunks from a slot on; none where there is none."""
         if slot is None:
             return []
-        return [self.cell(rank, Slot(slot.buffer, slot.offset + index)) for index in range(count)]
+        letter, first = self.cell(rank, slot)
+        return [(letter, offset) for offset in range(first, first + count)]
 
 
 def mode_of(collective: str, num_ranks: int, chunks_per_loop: int, *, in_place: bool) -> Mode:

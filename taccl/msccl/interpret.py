@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from itertools import islice
+from itertools import islice, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -244,15 +244,14 @@ def accesses(step: Step, rank: int, mode: Mode) -> Iterator[tuple[Cell, bool]]:
 
     A copy of a cell onto itself only reads.
     """
-    for index in range(step.count if step.op is not Op.NOP else 0):
-        source = target = None
-        if step.source is not None:
-            source = mode.cell(rank, Slot(step.source.buffer, step.source.offset + index))
+    if step.op is Op.NOP:
+        return
+    sources, targets = (mode.cells(rank, slot, step.count) for slot in (step.source, step.target))
+    for source, target in zip_longest(sources, targets):
+        if source is not None:
             yield source, False
-        if step.target is not None:
-            target = mode.cell(rank, Slot(step.target.buffer, step.target.offset + index))
-            if target != source or step.op is not Op.COPY:
-                yield target, True
+        if target is not None and (target != source or step.op is not Op.COPY):
+            yield target, True
 
 
 def _race(run: Run, place: Place, other: Place, cell: Cell, *, early: bool) -> Finding:
