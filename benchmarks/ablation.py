@@ -54,6 +54,7 @@ MORE = (
     "dgx-h100 allgather --size 64MB --engine double-ring --profile measured",
     "dgx-a100 allreduce --nodes 2 --engine auto --size 1MB --profile measured",
     "mi300x allreduce --engine auto --size 1MB --profile measured",
+    "mi250 allgather --nodes 2 --size 64MB --engine flooding --profile measured",
     "leaf-spine alltoall --engine guided --size 1KB",
     "dragonfly allgather --engine guided --size 1KB",
     "leaf-spine:3x4 allgather --engine guided --size 64KB",
@@ -251,7 +252,7 @@ MECHANISMS = (
     Mechanism(
         "threadblocks that are left over",
         {PROGRAMS + "SPREAD": 0},
-        ("engine auto --size 1MB --profile measured",),
+        ("engine auto --size 1MB --profile measured", "64MB --engine flooding"),
         heavy=True,
     ),
     Mechanism(

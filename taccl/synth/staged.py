@@ -392,9 +392,7 @@ def networks(
     small = sum(len(demand.arcs) for demand in full.demands) <= MAX_PREFERRED
     policies = {policy_of(full, link) for link in set(connections(full).values())} if small else ()
     if small and (logical.balance is not None or not WEIGHT.keys().isdisjoint(policies)):
-        for routes in route(
-            full, greedy_routes(full), options, min(SECONDS, PART * options.time_limit)
-        )[:1]:
+        for routes in _routed(full, options)[:1]:
             yield "as sketched", full.with_arcs(map(sorted, routes))
     gateways = _gateways_of(problem.topology)
     seen = set()
@@ -412,6 +410,12 @@ def networks(
         seen.add(arcs)
 
 
+def _routed(network: Network, options: Options) -> list[Routes]:
+    """Return routings of a network as the sketch asks for them, the best first; may be empty."""
+    seconds = min(SECONDS, PART * options.time_limit)
+    return route(network, greedy_routes(network), options, seconds)
+
+
 def _within_connections(network: Network, options: Options) -> Network:
     """Return the network with the connections of one routing that keeps the sketch's limit.
 
@@ -420,8 +424,7 @@ def _within_connections(network: Network, options: Options) -> Network:
     problem = network.problem
     reduction = reduces_and_spreads(problem.collective) and network.reverse
     model = build_network(problem) if reduction else network
-    seconds = min(SECONDS, PART * options.time_limit)
-    found = route(model, greedy_routes(model), options, seconds)
+    found = _routed(model, options)
     if not found:
         raise NoScheduleError(
             f"no {problem.logical.connections_per_rank} connections for each GPU were found that"

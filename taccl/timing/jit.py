@@ -25,7 +25,10 @@ looking through all of them every 700 takes up to half of the time."""
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Have the garbage collector look for cycles RARELY, inside."""
+    """Have the garbage collector look for cycles RARELY, inside.
+
+    Its thresholds are the process's: they stay so where calls of several threads overlap.
+    """
     before = gc.get_threshold()
     gc.set_threshold(*RARELY)
     try:
