@@ -608,8 +608,8 @@ def _with_least_bound(
     """Return the counts, with the one that has the least bound without batches second, if it pays.
 
     It does where whole chunks share links evenly that have different speeds, or do not divide the
-    chunks. It has to be more than a hundredth below what is tried before. With measured costs it is
-    the third: instances cut chunks, too.
+    chunks. It has to be more than a hundredth below what is tried before. With measured costs it
+    comes after all that are smaller: instances cut chunks, too.
     """
     if collective.name not in COLLECTIVES or collective.num_ranks > MAX_RANKS or request.steps:
         return counts
@@ -625,7 +625,8 @@ def _with_least_bound(
     if 101 * bounds[least] >= 100 * min((bounds[count] for count in before), default=0):
         return counts
     others = [count for count in counts if count != least]
-    others.insert(1 + request.measured, least)
+    place = sum(count < least for count in others) if request.measured else 1
+    others.insert(place, least)
     return tuple(others)
 
 

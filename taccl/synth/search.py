@@ -402,11 +402,11 @@ def _next(search: Search, players: Sequence[_Player]) -> tuple[_Player, int]:
         player = min(players, key=lambda player: player.turns)
         return player, player.following(search.series) or search.series.counts[0]
     wide = [
-        (player.name != best.engine, player.turns, min(player.scores.values(), default=0), count, n)
+        (player.name != best.engine, min(player.scores.values(), default=0), player.turns, count, n)
         for n, player in enumerate(players)
         if (count := player.following(search.series)) is not None
     ]
-    close = [row for row in wide if row[2] <= CLOSE * (best.time or 0)]
+    close = [row for row in wide if row[1] <= CLOSE * (best.time or 0)]
     if close:
         *_, count, number = min(close)
         return players[number], count
