@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import MappingProxyType
@@ -24,6 +25,8 @@ from taccl.lowering import dependencies, scratch
 from taccl.lowering.lower import draft_of, finish
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule
+from taccl.msccl import interpret
+from taccl.msccl import run as msccl_run
 from taccl.prices import arborescence
 from taccl.replay import events
 from taccl.replay.timing import Timing
@@ -40,7 +43,7 @@ from taccl.topology.symmetry import make_group
 
 PARTS = (
     events, arborescence, list_scheduler, insertion_scheduler, tree_list_scheduler, occupancy, loop,
-    words, dependencies, scratch,
+    words, dependencies, scratch, msccl_run, interpret,
 )  # fmt: skip
 """The modules that are compiled."""
 
@@ -68,9 +71,12 @@ def _replay() -> None:
     Timing(task.best[0], task.schedule.topology, task.target.model).at(SIZE)
 
 
-def _lowering() -> None:
+def _lowered() -> None:
     task = lowering_of(_ring("reducescatter"), Target(), SIZE, "ring")
-    finish(draft_of(task.schedule, task.options_for("Simple")), task.options_for("Simple"))
+    options = task.options_for("Simple")
+    program = finish(draft_of(task.schedule, options), options).program
+    interpret.judge(program, "portable")
+    interpret.find_root(replace(program, collective="reduce"))
 
 
 def _retiming() -> None:
@@ -90,7 +96,7 @@ KERNELS: Mapping[str, Callable[[], object]] = MappingProxyType({
     "run": processes.compiled,
     "reserved": _insertions,
     "dispatch": _ring,
-    "lowering": _lowering,
+    "lowering": _lowered,
     "arborescence": lambda: arborescence.contract(2, _ENDS, _ENDS[::-1].copy(), _COST).use(_COST),
     "retiming": _retiming,
 })  # fmt: skip

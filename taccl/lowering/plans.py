@@ -253,7 +253,8 @@ def short_starts(program: Program, messages: AbstractSet[int], parts: int) -> Pr
     }
     before = list(accumulate((number in cut for number in range(len(steps))), initial=0))
     begin = {
-        (rank, block.id): first for (rank, block), first in zip(run.blocks, run.first, strict=True)
+        (rank, block.id): first
+        for (rank, block), first in zip(run.blocks, run.steps.first[:-1].tolist(), strict=True)
     }
 
     def pieces(rank: int, number: int) -> Iterator[Step]:

@@ -6,14 +6,16 @@ chunk x of a rank is its chunk ``x + shift`` and so is output chunk x, with the 
 ``mscclInternalSchedulerSelectAlgo``).
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from taccl.collectives import COLLECTIVES, Collective, build_collective
 from taccl.msccl.program import Buffer, Finding, Program, Slot
-from taccl.msccl.run import MAX_WORK, Place, Run, places
+from taccl.msccl.run import MAX_WORK, Ints, Place, Run
 
 Cell = tuple[str, int]
 """A memory cell of a rank: ``i``, ``o``, ``s`` or ``user``, and an offset in chunks."""
@@ -63,9 +65,6 @@ def mode_of(collective: str, num_ranks: int, chunks_per_loop: int, *, in_place: 
 
 Value = tuple[tuple[int, int], ...]
 """Input chunks added up: (rank, offset in its input), ascending."""
-
-UNDEFINED: Value = ((-1, -1),)
-"""What is made of memory that nobody wrote."""
 
 _KNOWN = tuple(name for name, kind in COLLECTIVES.items() if kind.xml_name)
 _ANY_COUNT = ("allreduce", "broadcast", "reduce")
@@ -128,16 +127,47 @@ def value_of(collective: Collective, chunk: int) -> Value:
     return tuple((rank, collective.input_offset(chunk, rank)) for rank in named)
 
 
-def inputs_of(collective: Collective, mode: Mode) -> dict[tuple[int, Cell], Value]:
-    """Return the memory before the first step of `collective`, its buffers placed by `mode`."""
-    memory: dict[tuple[int, Cell], Value] = {}
-    for chunk in range(collective.num_chunks):
-        whole = value_of(collective, chunk)
-        for rank in collective.sources(chunk):
-            offset = collective.input_offset(chunk, rank)
-            value = ((rank, offset),) if collective.reduces else whole
-            memory[rank, mode.cell(rank, Slot(Buffer.INPUT, offset))] = value
-    return memory
+class Ends(NamedTuple):
+    """Who holds chunks, or wants them: one entry for each chunk and rank, chunk by chunk.
+
+    `first` has (chunks + 1,) entries: where those of each begin. By entry: `chunk`, `rank`, and
+    `offset` in its input or output.
+    """
+
+    first: Ints
+    chunk: Ints
+    rank: Ints
+    offset: Ints
+
+
+def inputs_of(collective: Collective) -> Ends:
+    """Return where the sources of `collective` have their chunks."""
+    return _ends(collective, collective.source_set, collective.input_at, collective.input_elsewhere)
+
+
+def outputs_of(collective: Collective) -> Ends:
+    """Return where the targets of `collective` want their chunks."""
+    return _ends(
+        collective, collective.target_set, collective.output_at, collective.output_elsewhere
+    )
+
+
+def _ends(
+    collective: Collective,
+    sets: NDArray[np.int32],
+    at: NDArray[np.int32],
+    elsewhere: Mapping[tuple[int, int], int],
+) -> Ends:
+    ranks_of = [np.array(ranks, dtype=np.int64) for ranks in collective.rank_sets]
+    lengths = np.array([len(ranks) for ranks in ranks_of], dtype=np.int64)[sets]
+    chunk = np.repeat(np.arange(len(sets)), lengths)
+    parts = [ranks_of[number] for number in sets.tolist()]
+    rank = np.concatenate(parts) if parts else chunk
+    offset = at.astype(np.int64)[chunk]
+    if elsewhere:
+        asked = zip(chunk.tolist(), rank.tolist(), offset.tolist(), strict=True)
+        offset = np.array([elsewhere.get((one, of), usual) for one, of, usual in asked])
+    return Ends(np.append(0, np.cumsum(lengths)), chunk, rank, offset)
 
 
 def room_of(collective: Collective, mode: Mode) -> Sequence[Mapping[str, int]]:
@@ -155,55 +185,25 @@ def room_of(collective: Collective, mode: Mode) -> Sequence[Mapping[str, int]]:
     ]
 
 
-Owned = tuple[int, Cell]
-"""A rank and a cell of its memory."""
-
-
 class Wrong(NamedTuple):
-    """An output that is not what it should be."""
+    """An output of `rank` at `offset` that is not what it should be.
+
+    `wanted` and `found` say how often each input, (rank, offset), was added up; None: the output
+    was never written, and nothing: it was made of undefined data. `writer` is the last step that
+    wrote it; None: none did.
+    """
 
     rank: int
     offset: int
-    cell: Cell
-    wanted: Value
-    found: Value | None
+    wanted: Mapping[tuple[int, int], int]
+    found: Mapping[tuple[int, int], int] | None
+    writer: Place | None
 
 
-def wrong_outputs(
-    memory: Mapping[Owned, Value], mode: Mode, collective: Collective
-) -> Iterator[Wrong]:
-    """Yield the outputs of `collective` that are wrong, chunk by chunk.
-
-    `memory` is what each cell of each rank holds in the end, by a call of `mode`.
-    """
-    for chunk in range(collective.num_chunks):
-        wanted = value_of(collective, chunk)
-        for rank in collective.targets(chunk):
-            offset = collective.output_offset(chunk, rank)
-            cell = mode.cell(rank, Slot(Buffer.OUTPUT, offset))
-            found = memory.get((rank, cell))
-            if found != wanted:
-                yield Wrong(rank, offset, cell, wanted, found)
-
-
-def result_findings(run: Run, mode: Mode, wrong: Sequence[Wrong]) -> Iterator[Finding]:
-    """Yield a finding for every `wrong` output, at the last step of `run` that wrote it, if any.
-
-    `mode` is how the call placed its buffers.
-    """
-    lacking = {(one.rank, one.cell) for one in wrong}
-    writers: dict[Owned, Place] = {}
-    where = places(run) if wrong else []
-    for number in reversed(run.order if wrong else []):
-        place = where[number]
-        step = run.blocks[place.block][1].steps[place.step]
-        for cell in mode.cells(place.rank, step.target, step.count):
-            if (place.rank, cell) in lacking:
-                writers.setdefault((place.rank, cell), place)
-        if len(writers) == len(lacking):
-            break
+def result_findings(run: Run, wrong: Iterable[Wrong]) -> Iterator[Finding]:
+    """Yield a finding for every `wrong` output of `run`."""
     for one in wrong:
-        last = writers.get((one.rank, one.cell))
+        last = one.writer
         yield Finding(
             "result",
             f"output {one.offset} should be {_words(one.wanted)}, and is {_words(one.found)}",
@@ -215,19 +215,23 @@ def result_findings(run: Run, mode: Mode, wrong: Sequence[Wrong]) -> Iterator[Fi
         )  # fmt: skip
 
 
-def _words(value: Value | None) -> str:
+def _words(times: Mapping[tuple[int, int], int] | None) -> str:
     """Return a value such as ``input 3 of ranks 0, 1 (twice) and 2``."""
-    if value is None:
+    if times is None:
         return "never written"
-    if value is UNDEFINED or value == UNDEFINED:
+    if not times:
         return "made of undefined data"
-    times = Counter(value)
     parts: dict[int, list[str]] = {}
     for rank, offset in sorted(times):
         count = times[rank, offset]
-        again = {1: "", 2: " (twice)"}.get(count, f" ({count} times)")
+        often = f"{count}" if count < MOST_TIMES else "very many"
+        again = {1: "", 2: " (twice)"}.get(count, f" ({often} times)")
         parts.setdefault(offset, []).append(f"{rank}{again}")
     return " + ".join(
         f"input {offset} of rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
         for offset, ranks in parts.items()
     )
+
+
+MOST_TIMES = 1 << 40
+"""How often an input is counted in a sum, at most: k steps can add it up 2 ** k times."""

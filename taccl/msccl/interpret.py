@@ -27,234 +27,428 @@ References
 C. Flanagan, S. N. Freund: FastTrack: efficient and precise dynamic race detection. PLDI 2009.
 """
 
-from collections import Counter, defaultdict
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
-from functools import reduce
-from itertools import islice, zip_longest
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl.collectives import COLLECTIVES, Collective
 from taccl.msccl.expected import (
-    UNDEFINED,
+    MOST_TIMES,
     Cell,
+    Ends,
     Mode,
-    Value,
+    Wrong,
     everything,
     expected_of,
     inputs_of,
     mode_of,
+    outputs_of,
     result_findings,
     room_of,
-    wrong_outputs,
+    value_of,
 )
 from taccl.msccl.limits import check_limits
-from taccl.msccl.program import (
-    READS_SOURCE,
-    WRITES_TARGET,
-    Buffer,
-    Finding,
-    Op,
-    Program,
-    Slot,
-    Step,
-)
+from taccl.msccl.program import READS_SOURCE, RECEIVES, WRITES_TARGET, Finding, Op, Program
 from taccl.msccl.run import (
+    BUFFERS,
     MAX_WORK,
-    Place,
+    NONE,
+    OPS,
+    Flags,
+    Ints,
     Run,
     Safe,
+    Steps,
     maximal_run,
-    places,
+    place_of,
     safe_size,
     standstill,
     work_of,
 )
 from taccl.msccl.runtimes import RUNTIMES
+from taccl.timing.jit import is_worth_compiling, jit
 
 MAX_CLOCKS = 20_000_000
 """int32 numbers: 80 MB."""
 
 
-Clock = NDArray[np.int32]
-Access = tuple[int, int]
-"""Step number and threadblock number."""
+MAX_FINDINGS = 20
+"""Findings of one rule that are told: some rules are none for collectives that nobody knows."""
+
+KINDS = (*(buffer.value for buffer in BUFFERS), "user")
+"""Kinds of memory: the buffers, and the one that is input and output in place."""
+
+_USER, _INPUT = KINDS.index("user"), KINDS.index("i")
+_NOP, _COPY, _REDUCE, _SEND = map(OPS.index, (Op.NOP, Op.COPY, Op.REDUCE, Op.SEND))
+_READS, _WRITES = (np.array([op in some for op in OPS]) for some in (READS_SOURCE, WRITES_TARGET))
 
 
-@dataclass(slots=True)
-class _Cell:
-    """Who touched a memory cell: the last write, and the last read of each threadblock since."""
+class Cells(NamedTuple):
+    """The memory cells that a program touches or a call names, by number; neighbours are next.
 
-    write: Access | None = None
-    reads: dict[int, int] = field(default_factory=dict)
+    Parameters
+    ----------
+    rank, kind, offset
+        (cells,) whose it is, the position in KINDS, and where it is in that, in chunks.
+    source, target
+        (steps,) the first cell that a step reads and writes, of as many as it has chunks, or NONE.
+    inputs, outputs
+        Those of two lists of places, as :func:`cells_of` is given them.
+    """
+
+    rank: Ints
+    kind: Ints
+    offset: Ints
+    source: Ints
+    target: Ints
+    inputs: Ints
+    outputs: Ints
+
+    def name(self, number: int) -> Cell:
+        """Return a cell as buffer and offset."""
+        return KINDS[self.kind[number]], int(self.offset[number])
 
 
-def find_races(run: Run, mode: Mode, *, open_sends: bool = False) -> list[Finding]:
+def cells_of(steps: Steps, mode: Mode, inputs: Ints, outputs: Ints) -> Cells:
+    """Return the cells of `steps` in `mode`.
+
+    `inputs` and `outputs` are more places in these buffers, (places, 2): rank and offset.
+    """
+
+    def firsts(numbers: Ints, lengths: Ints) -> Ints:
+        found = np.full(len(lengths), NONE, dtype=np.int64)
+        found[lengths > 0] = numbers[(np.cumsum(lengths) - lengths)[lengths > 0]]
+        return found
+
+    moved = np.where(steps.op == _NOP, 0, np.maximum(steps.chunks, 0))
+    touched = [np.where(slots[:, 0] == NONE, 0, moved) for slots in (steps.source, steps.target)]
+    rank, kind, offset = (
+        np.concatenate([*(np.repeat(column, times) for column, times in zip(
+            two, touched, strict=True
+        )), *rest])
+        for two, rest in (
+            ((steps.rank, steps.rank), (inputs[:, 0], outputs[:, 0])),
+            (
+                (steps.source[:, 0], steps.target[:, 0]),
+                (np.full(len(inputs), 0), np.full(len(outputs), 1)),
+            ),
+            ((steps.source[:, 1], steps.target[:, 1]), (inputs[:, 1], outputs[:, 1])),
+        )
+    )  # fmt: skip
+    both = np.concatenate(touched)
+    behind = np.cumsum(both)
+    offset[: behind[-1] if len(behind) else 0] += np.arange(int(both.sum())) - np.repeat(
+        behind - both, both
+    )
+    if mode.in_place:
+        for number, shift in enumerate((mode.input_shift, mode.output_shift)):
+            there = kind == number
+            offset[there] += np.array(shift, dtype=np.int64)[rank[there]]
+            kind[there] = _USER
+    low, high = int(offset.min(initial=0)), int(offset.max(initial=0))
+    span = high - low + 1
+    keys, found = np.unique((rank * len(KINDS) + kind) * span + offset - low, return_inverse=True)
+    source, target, first, last = np.split(
+        found.astype(np.int64),
+        np.cumsum([int(touched[0].sum()), int(touched[1].sum()), len(inputs)]),
+    )
+    owner, place = np.divmod(keys, span)
+    return Cells(
+        owner // len(KINDS), owner % len(KINDS), place + low,
+        firsts(source, touched[0]), firsts(target, touched[1]), first, last,
+    )  # fmt: skip
+
+
+def find_races(run: Run, cells: Cells, *, open_sends: bool = False) -> list[Finding]:
     """Return races of `run`, a program's :func:`taccl.msccl.run.maximal_run`, at most 20.
 
-    `mode` is how the call places its buffers; `open_sends`: sends post before all of their
+    `cells` are those of its steps in one mode; `open_sends`: sends post before all of their
     threadblock have read.
     """
-    where = places(run)
-    early = frozenset(  # the sends whose posts release some step
-        step
-        for step in run.released_by.values()
-        if open_sends and run.blocks[where[step].block][1].steps[where[step].step].op is Op.SEND
-    )
-    blocks: dict[int, list[int]] = defaultdict(list)
-    for number, (rank, _) in enumerate(run.blocks):
-        blocks[rank].append(number)
-    here = {number: place for of in blocks.values() for place, number in enumerate(of)}
-    within = _Order(run, [run.released_by], here, early)
-    widths = [len(blocks[rank]) for rank, _ in run.blocks]
-    several = frozenset(rank for rank, of in blocks.items() if len(of) > 1)
-    open_ = sorted({place.rank for place, _, _ in _unordered(within, widths, mode, several, where)})
+    order = _order_of(run, open_sends=open_sends)
+    ranks = np.array([rank for rank, _ in run.blocks], dtype=np.int64)
+    _, of, widths = np.unique(ranks, return_inverse=True, return_counts=True)
+    begin = np.cumsum(widths) - widths
+    within = np.empty(len(ranks), dtype=np.int64)
+    by_rank = np.argsort(ranks, kind="stable")
+    within[by_rank] = np.arange(len(ranks)) - begin[of[by_rank]]
+    several = np.zeros(int(ranks.max(initial=0)) + 1, dtype=np.bool_)
+    several[ranks[widths[of] > 1]] = True
+    alone = order._replace(sender=np.full(len(order.sender), NONE, dtype=np.int64))
+    flagged, _ = _conflicts(run, cells, alone, within, several, 0)
     findings: list[Finding] = []
-    for ranks in _slabs(run, open_):
-        known = [number for number, (rank, _) in enumerate(run.blocks) if rank in ranks]
-        column = {number: place for place, number in enumerate(known)}
-        order = _Order(run, [run.released_by, run.sender], column, early)
-        every = [len(known)] * len(run.blocks)
-        for place, other, cell in _unordered(order, every, mode, ranks, where):
-            findings.append(_race(run, place, where[other], cell, early=other in early))
-            if len(findings) == MAX_FINDINGS:
-                return findings
+    for slab in _slabs(run, order, np.flatnonzero(flagged).tolist()):
+        asked = np.zeros(len(several), dtype=np.bool_)
+        asked[slab] = True
+        known = asked[ranks]
+        column = np.where(known, np.cumsum(known) - 1, NONE)
+        _, found = _conflicts(run, cells, order, column, asked, MAX_FINDINGS - len(findings))
+        for step, other, cell in found.tolist():
+            findings.append(_race(run, step, other, cells.name(cell), early=order.early[other]))
+        if len(findings) == MAX_FINDINGS:
+            break
     return findings
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """What orders steps, and who has a place in the clocks.
+class _Order(NamedTuple):
+    """What orders steps: they are followed in their `order`.
 
-    The steps of `run` are followed in its order; `before` leads from a step to one that has to be
-    done before it. `column` is the place in a clock of every threadblock that others need to know
-    of, and those that a step of `early` releases know nothing of it: it is not done then.
+    By step: `released` and `sender` are those that have to be done before it, or NONE, and `early`
+    are those whose posts tell of the steps before them only.
     """
 
-    run: Run
-    before: Sequence[Mapping[int, int]]
-    column: Mapping[int, int]
-    early: AbstractSet[int]
+    order: Ints
+    released: Ints
+    sender: Ints
+    early: Flags
 
 
-def _slabs(run: Run, ranks: Sequence[int]) -> Iterator[frozenset[int]]:
+def _order_of(run: Run, *, open_sends: bool) -> _Order:
+    order = np.array(run.order, dtype=np.int64)
+    finished = np.zeros(len(run.steps.op), dtype=np.bool_)
+    finished[order] = True
+
+    def column(before: Mapping[int, int]) -> Ints:
+        found = np.full(len(finished), NONE, dtype=np.int64)
+        found[list(before)] = list(before.values())
+        return np.where(finished, found, NONE)
+
+    early = np.zeros(len(finished), dtype=np.bool_)
+    if open_sends:
+        releasing = np.array(list(run.released_by.values()), dtype=np.int64)
+        early[releasing] = run.steps.op[releasing] == _SEND
+    return _Order(order, column(run.released_by), column(run.sender), early)
+
+
+def _slabs(run: Run, order: _Order, ranks: Sequence[int]) -> Iterator[list[int]]:
     """Yield sets of the ranks whose clocks fit into memory together."""
-    if not ranks:
-        return
-    uses, kept, most = _uses([run.released_by, run.sender]), 0, 0  # clocks of finished steps
-    for step in run.order:
-        for before in (run.released_by.get(step), run.sender.get(step)):
-            if before is not None:
-                uses[before] -= 1
-                kept -= uses[before] == 0
-        kept += uses[step] > 0
-        most = max(most, kept)
-    widths = Counter(rank for rank, _ in run.blocks)
-    room = MAX_CLOCKS // max(1, len(run.blocks) + most)
+    widths = np.bincount(np.array([rank for rank, _ in run.blocks], dtype=np.int64))
+    room = MAX_CLOCKS // max(1, len(run.blocks) + _most_kept(order))
     slab: list[int] = []
     width = 0
     for rank in ranks:
         if slab and width + widths[rank] > room:
-            yield frozenset(slab)
+            yield slab
             slab, width = [], 0
         slab.append(rank)
-        width += widths[rank]
-    yield frozenset(slab)
+        width += int(widths[rank])
+    if slab:
+        yield slab
 
 
-def _uses(before: Sequence[Mapping[int, int]]) -> Counter[int]:
-    """Return how many later steps need to know what a step knew at its end."""
-    uses: Counter[int] = Counter()
-    for earlier in before:
-        uses.update(earlier.values())
-    return uses
+def _most_kept(order: _Order) -> int:
+    """Return of how many steps at once it must be known what they knew at their ends."""
+    place = np.full(len(order.early), NONE, dtype=np.int64)
+    place[order.order] = np.arange(len(order.order))
+    last = np.full(len(place), NONE, dtype=np.int64)
+    for before in (order.released, order.sender):
+        users = np.flatnonzero(before != NONE)
+        np.maximum.at(last, before[users], place[users])
+    kept = np.flatnonzero(last != NONE)
+    change = np.bincount(place[kept], minlength=len(place) + 1) - np.bincount(
+        last[kept], minlength=len(place) + 1
+    )
+    return int(np.cumsum(change).max(initial=0))
 
 
-def _unordered(
-    order: _Order,
-    widths: Sequence[int],
-    mode: Mode,
-    ranks: AbstractSet[int],
-    where: Sequence[Place],
-) -> Iterator[tuple[Place, int, Cell]]:
-    """Yield each access of some ranks, with an earlier step that conflicts, unordered, and where.
+def _conflicts(
+    run: Run, cells: Cells, order: _Order, column: Ints, asked: Flags, most: int
+) -> tuple[Flags, Ints]:
+    """Return the ranks that have conflicting accesses which nothing orders, and `most` of these.
 
-    `widths`: the numbers in the clock of every threadblock.
+    An access is a row: step, earlier step, cell. `column` is the place in a clock of every
+    threadblock that others need to know of, or NONE, and `asked` the ranks that are looked at.
     """
-    run, column = order.run, order.column
-    memory: dict[tuple[int, Cell], _Cell] = {}
-    for number, step_number, clock in _clocks(order, widths, where):
-        rank, block = run.blocks[number]
-        if rank not in ranks:
+    steps = run.steps
+    width = int(column.max(initial=NONE)) + 1
+    reads = int(steps.chunks[cells.source != NONE].sum())
+    uses = np.zeros(len(order.early), dtype=np.int64)
+    for before in (order.released, order.sender):
+        uses += np.bincount(before[before != NONE], minlength=len(uses))
+    most_kept = _most_kept(order) + 1
+
+    def column_of(length: int) -> Ints:
+        return np.full(length, NONE, dtype=np.int64)
+
+    flagged, found = np.zeros(len(asked), dtype=np.bool_), np.empty((most, 3), dtype=np.int64)
+    told = _loops(len(steps.op))[0](
+        steps, cells, order, _Asked(column, asked, flagged, found),
+        _Clocks(
+            np.zeros((len(column), width), dtype=np.int32),
+            np.zeros((most_kept, width), dtype=np.int32), np.arange(most_kept),
+            column_of(len(uses)), uses,
+        ),
+        _Log(
+            column_of(len(cells.rank)), column_of(len(cells.rank)), column_of(len(cells.rank)),
+            column_of(reads), column_of(reads),
+        ),
+    )  # fmt: skip
+    return flagged, found[:told]
+
+
+class _Asked(NamedTuple):
+    """What is asked of steps, and where it is answered.
+
+    `column` is the place in a clock of every threadblock that others need to know of, or NONE, and
+    `ranks` says which are looked at. Those with accesses that conflict and are not ordered are
+    `flagged`, and `found` has room for some of these: step, earlier step, cell.
+    """
+
+    column: Ints
+    ranks: Flags
+    flagged: Flags
+    found: Ints
+
+
+class _Clocks(NamedTuple):
+    """What threadblocks know of each other: how many steps of each are done, one a column.
+
+    `now` is that of every threadblock, and `kept` of steps at their ends: `place` has the row of
+    a step, and the rows that are free are in `free`. `uses` counts who still needs it.
+    """
+
+    now: NDArray[np.int32]
+    kept: NDArray[np.int32]
+    free: Ints
+    place: Ints
+    uses: Ints
+
+
+class _Log(NamedTuple):
+    """Who touched cells: the last write, and the reads since, the last of each threadblock.
+
+    By cell: the step that wrote, and the first and last read. By read: the step, and the next one.
+    """
+
+    write: Ints
+    first: Ints
+    last: Ints
+    read: Ints
+    next: Ints
+
+
+def find_conflicts(
+    steps: Steps, cells: Cells, order: _Order, asked: _Asked, clocks: _Clocks, log: _Log
+) -> int:
+    """Follow steps, and write down accesses that conflict with earlier ones and are not ordered.
+
+    Parameters
+    ----------
+    steps, cells, order
+        What is followed.
+    asked
+        Whose accesses, and where they are told. Without room for any, all are followed, and else
+        as many as there is room for.
+    clocks, log
+        Room.
+
+    Returns how many are told.
+    """
+    told, reads, kept = 0, 0, 0
+    for step in order.order:
+        block = steps.block[step]
+        kept = _learn(steps, order, asked, clocks, step, kept)
+        if asked.ranks[steps.rank[step]] and steps.op[step] != _NOP:
+            source, target = cells.source[step], cells.target[step]
+            if steps.op[step] == _COPY and source == target:
+                target = NONE
+            for chunk in range(max(steps.chunks[step], 0)):
+                if source != NONE:
+                    told = _tell(steps, asked, clocks, log, (step, source + chunk, 0), told)
+                    reads = _log_read(steps, log, step, source + chunk, reads)
+                if target != NONE:
+                    cell = target + chunk
+                    told = _tell(steps, asked, clocks, log, (step, cell, 1), told)
+                    log.write[cell], log.first[cell], log.last[cell] = step, NONE, NONE
+                if told > 0 and told == len(asked.found):
+                    return told
+        own = asked.column[block]
+        if own != NONE:
+            clocks.now[block, own] = step - steps.first[block] + 1
+        if clocks.uses[step] > 0:
+            clocks.place[step] = clocks.free[kept]
+            kept += 1
+            for place in range(clocks.now.shape[1]):
+                clocks.kept[clocks.place[step], place] = clocks.now[block, place]
+    return told
+
+
+def _learn(
+    steps: Steps, order: _Order, asked: _Asked, clocks: _Clocks, step: int, kept: int
+) -> int:
+    """Have the threadblock of a step learn what those before it knew at their ends.
+
+    `kept` clocks of ends are kept; returns how many are afterwards.
+    """
+    now = clocks.now[steps.block[step]]
+    for turn in range(2):
+        before = order.released[step] if turn == 0 else order.sender[step]
+        if before == NONE:
             continue
-        place = where[step_number]
-        for cell, writes in accesses(block.steps[place.step], rank, mode):
-            state = memory.get((rank, cell))
-            if state is None:
-                state = memory[rank, cell] = _Cell()
-            earlier = [] if state.write is None else [state.write]
-            if writes:
-                earlier += [(read, other) for other, read in state.reads.items()]
-            for other, other_block in earlier:
-                done = run.first[other_block] + int(clock[column[other_block]])
-                if other_block != number and other >= done:
-                    yield place, other, cell
-            if writes:
-                state.write, state.reads = (step_number, number), {}
-            else:
-                state.reads[number] = step_number
+        row, own = clocks.place[before], asked.column[steps.block[before]]
+        known = 0 if own == NONE else now[own]
+        for place in range(len(now)):
+            now[place] = max(now[place], clocks.kept[row, place])
+        if own != NONE and turn == 0 and order.early[before]:
+            now[own] = max(known, before - steps.first[steps.block[before]])
+        clocks.uses[before] -= 1
+        if clocks.uses[before] == 0:
+            kept -= 1
+            clocks.free[kept] = row
+    return kept
 
 
-def _clocks(
-    order: _Order, widths: Sequence[int], where: Sequence[Place]
-) -> Iterator[tuple[int, int, Clock]]:
-    """Yield threadblock, step and clock of every step in order; clock[c]: steps known done."""
-    run, column = order.run, order.column
-    uses = _uses(order.before)
-    kept: dict[int, Clock] = {}
-    clocks = [np.zeros(0, dtype=np.int32)] * len(run.blocks)
-    for step in run.order:
-        number = where[step].block
-        clock = clocks[number]
-        if not len(clock):
-            clock = clocks[number] = np.zeros(widths[number], dtype=np.int32)
-        for earlier in order.before:
-            before = earlier.get(step)
-            if before is not None:
-                own = column.get(where[before].block)
-                known = 0 if own is None else int(clock[own])
-                np.maximum(clock, kept[before], out=clock)
-                if own is not None and earlier is run.released_by and before in order.early:
-                    clock[own] = max(known, where[before].step)
-                uses[before] -= 1
-                if uses[before] == 0:
-                    del kept[before]
-        yield number, step, clock
-        if number in column:
-            clock[column[number]] = where[step].step + 1
-        if step in uses:
-            kept[step] = clock.copy()
+def _tell(
+    steps: Steps, asked: _Asked, clocks: _Clocks, log: _Log, access: tuple[int, int, int], told: int
+) -> int:
+    """Write down the accesses that an access (step, cell, whether it writes) is not ordered with.
 
-
-def accesses(step: Step, rank: int, mode: Mode) -> Iterator[tuple[Cell, bool]]:
-    """Yield the memory cells that `step` of `rank` touches in `mode`, and whether it writes them.
-
-    A copy of a cell onto itself only reads.
+    Those before it are the last write, and for one that writes the reads since. Returns how many
+    are told then.
     """
-    if step.op is Op.NOP:
-        return
-    sources, targets = (mode.cells(rank, slot, step.count) for slot in (step.source, step.target))
-    for source, target in zip_longest(sources, targets):
-        if source is not None:
-            yield source, False
-        if target is not None and (target != source or step.op is not Op.COPY):
-            yield target, True
+    step, cell, writes = access
+    before, at = log.write[cell], log.first[cell]
+    while before != NONE or (writes and at != NONE):
+        if before == NONE:
+            before, at = log.read[at], log.next[at]
+        other = steps.block[before]
+        done = steps.first[other] + clocks.now[steps.block[step], asked.column[other]]
+        if other != steps.block[step] and before >= done:
+            asked.flagged[steps.rank[step]] = True
+            if told < len(asked.found):
+                asked.found[told, 0], asked.found[told, 1] = step, before
+                asked.found[told, 2] = cell
+                told += 1
+        before = NONE
+    return told
 
 
-def _race(run: Run, place: Place, other: Place, cell: Cell, *, early: bool) -> Finding:
+def _log_read(steps: Steps, log: _Log, step: int, cell: int, reads: int) -> int:
+    """Log that a step reads a cell, in place of its threadblock's last; return all logged reads."""
+    at = log.first[cell]
+    while at != NONE and steps.block[log.read[at]] != steps.block[step]:
+        at = log.next[at]
+    if at == NONE:
+        at, last = reads, log.last[cell]
+        reads += 1
+        if last == NONE:
+            log.first[cell] = at
+        else:
+            log.next[last] = at
+        log.last[cell] = at
+    log.read[at] = step
+    return reads
+
+
+def _race(run: Run, step: int, earlier: int, cell: Cell, *, early: bool) -> Finding:
+    place, other = place_of(run, step), place_of(run, earlier)
     ids = [run.blocks[spot.block][1].id for spot in (place, other)]
     buffer, offset = cell
     if early:
@@ -284,10 +478,6 @@ _BUFFER_NAMES = {
 }
 
 
-MAX_FINDINGS = 20
-"""Findings of one rule that are told: some rules are none for collectives that nobody knows."""
-
-
 def judge(
     program: Program, runtime: str, collective: Collective | None = None, safe: Safe | None = None
 ) -> list[Finding]:
@@ -298,8 +488,8 @@ def judge(
     `collective` is what it should do, as for :func:`interpret`; `safe` what
     :func:`taccl.msccl.run.safe_size` says of the program's range, where that is known.
     """
-    findings = check_limits(program, runtime)
     run = maximal_run(program)
+    findings = check_limits(program, runtime, run.steps)
     open_sends = program.protocol in RUNTIMES[runtime].open_sends
     for in_place, claimed in ((True, program.in_place), (False, program.out_of_place)):
         if claimed:
@@ -308,7 +498,7 @@ def judge(
             )
     if work_of(program) > MAX_WORK or any(finding.rule == "deadlock" for finding in findings):
         return findings
-    safe = safe or safe_size(program, runtime, program.min_bytes, program.max_bytes)
+    safe = safe or safe_size(program, runtime, program.min_bytes, program.max_bytes, run.steps)
     if safe.stuck is None:
         return findings
     above = f"above {safe.size} bytes in all: " if safe.size else ""
@@ -336,16 +526,17 @@ def interpret(
     if work_of(program) > MAX_WORK:
         problem = "the steps move too many chunks to follow them one by one"
         return [Finding("size", problem, fix="lower --chunks or --instances")]
-    machine = _follow(program, expected, in_place=in_place, run=run)
-    run, mode = machine.run, machine.mode
+    end = _follow(program, expected, in_place=in_place, run=run)
     findings = [
-        *machine.findings,
-        *([standstill(run)] if run.stuck else _leftovers(run)),
-        *find_races(run, mode, open_sends=open_sends),
+        *end.findings,
+        *([standstill(end.run)] if end.run.stuck else _leftovers(end.run)),
+        *find_races(end.run, end.cells, open_sends=open_sends),
     ]
-    if not run.stuck:
-        wrong = wrong_outputs(machine.memory, mode, expected)
-        findings += result_findings(run, mode, list(islice(wrong, MAX_FINDINGS)))
+    if not end.run.stuck:
+        wrong = np.flatnonzero(wrong_outputs(end, expected))[:MAX_FINDINGS]
+        findings += result_findings(
+            end.run, [_described(end, expected, output) for output in wrong.tolist()]
+        )
     words = "in place" if in_place else "out of place"
     return [replace(finding, explanation=f"{words}: {finding.explanation}") for finding in findings]
 
@@ -357,13 +548,16 @@ def has_open_sends(program: Program) -> bool:
     """
     if work_of(program) > MAX_WORK:
         return True
-    run = maximal_run(program)
+    run, nowhere = maximal_run(program), np.empty((0, 2), dtype=np.int64)
     modes = (
         mode_of(program.collective, program.num_ranks, program.chunks_per_loop, in_place=in_place)
         for in_place, claimed in ((True, program.in_place), (False, program.out_of_place))
         if claimed
     )
-    return any(find_races(run, mode, open_sends=True) for mode in modes)
+    return any(
+        find_races(run, cells_of(run.steps, mode, nowhere, nowhere), open_sends=True)
+        for mode in modes
+    )
 
 
 def count_wrong(program: Program, *, in_place: bool) -> int | None:
@@ -374,10 +568,8 @@ def count_wrong(program: Program, *, in_place: bool) -> int | None:
     expected = expected_of(program, find_root(program) or 0)
     if isinstance(expected, Finding) or work_of(program) > MAX_WORK:
         return None
-    machine = _follow(program, expected, in_place=in_place)
-    if machine.run.stuck:
-        return None
-    return sum(1 for _ in wrong_outputs(machine.memory, machine.mode, expected))
+    end = _follow(program, expected, in_place=in_place)
+    return None if end.run.stuck else int(wrong_outputs(end, expected).sum())
 
 
 def order_findings(program: Program) -> Iterator[Finding]:
@@ -388,21 +580,18 @@ def order_findings(program: Program) -> Iterator[Finding]:
     """
     if program.collective != "allreduce" or program.chunks_per_loop < 1:
         return
-    trees: dict[tuple[Value, Value], Value] = {}
-
-    def join(one: Value, two: Value) -> Value:
-        return trees.setdefault((min(one, two), max(one, two)), ((_TREE, len(trees)),))
-
-    machine = _follow(
-        program, everything(program), in_place=not program.out_of_place,
-        add=lambda *terms: reduce(join, terms),
-    )  # fmt: skip
+    end = _follow(program, everything(program), in_place=not program.out_of_place)
+    tree = list(range(end.sums.first))
+    trees: dict[tuple[int, int], int] = {}
+    for number, terms in enumerate(end.sums.terms.tolist(), end.sums.first):
+        one, two = sorted(tree[term] for term in terms)
+        tree.append(trees.setdefault((one, two), number))
     shown = 0
-    for chunk in range(program.chunks_per_loop):
-        found: dict[Value, list[int]] = {}
-        for rank in range(program.num_ranks):
-            cell = machine.mode.cell(rank, Slot(Buffer.OUTPUT, chunk))
-            found.setdefault(machine.memory.get((rank, cell), UNDEFINED), []).append(rank)
+    values, ranks = end.at_outputs().tolist(), end.outputs.rank.tolist()
+    for chunk, (begin, until) in enumerate(pairwise(end.outputs.first.tolist())):
+        found: dict[int, list[int]] = {}
+        for value, rank in zip(values[begin:until], ranks[begin:until], strict=True):
+            found.setdefault(tree[max(value, UNDEFINED)], []).append(rank)
         if len(found) > 1 and shown < MAX_FINDINGS:
             shown += 1
             first, other = list(found.values())[:2]
@@ -413,40 +602,429 @@ def order_findings(program: Program) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-_TREE = -2
-"""In place of the rank of an input: what follows is the number of a tree of additions."""
+UNDEFINED = 0
+"""The number of the value that is made of memory which nobody wrote."""
 
 
-def _add(*terms: Value) -> Value:
-    """Return the sum of values."""
-    if len(terms) == 1:
-        return terms[0]
-    if UNDEFINED in terms:
-        return UNDEFINED
-    return tuple(sorted(part for term in terms for part in term))
+class Sums(NamedTuple):
+    """Values by number: UNDEFINED, inputs, and then sums of two earlier values each.
+
+    Parameters
+    ----------
+    first
+        The number of the first sum.
+    terms
+        (sums, 2) the values that were added up.
+    size
+        (values,) how many inputs a value has, counted as often as they were added up, MOST_TIMES at
+        most.
+    """
+
+    first: int
+    terms: Ints
+    size: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What a run leaves: `values` has the number of the value of each cell, NONE: never written.
+
+    `inputs` are rank and offset of the inputs by the numbers of their values. The values that chunk
+    c is made of are ``wanted[1][wanted[0][c] : wanted[0][c + 1]]``, and `outputs` say who wants it.
+    """
+
+    run: Run
+    cells: Cells
+    values: Ints
+    sums: Sums
+    inputs: Ints
+    outputs: Ends
+    wanted: tuple[Ints, Ints]
+    findings: list[Finding]
+
+    def at_outputs(self) -> Ints:
+        """Return the value at every output."""
+        return self.values[self.cells.outputs]
 
 
 def _follow(
-    program: Program,
-    expected: Collective,
-    *,
-    in_place: bool,
-    run: Run | None = None,
-    add: Callable[..., Value] = _add,
-) -> "_Machine":
+    program: Program, expected: Collective, *, in_place: bool, run: Run | None = None
+) -> End:
     """Run a program once, from the inputs of a collective."""
+    run = run or maximal_run(program)
+    steps, order = run.steps, np.array(run.order, dtype=np.int64)
     mode = mode_of(
         program.collective, program.num_ranks, program.chunks_per_loop, in_place=in_place
     )
-    run = run or maximal_run(program)
-    machine = _Machine(
-        run, mode, inputs_of(expected, mode), room_of(expected, mode),
-        [size > 0 for size in expected.output_sizes], add,
+    held, outputs = inputs_of(expected), outputs_of(expected)
+    cells = cells_of(
+        steps, mode, *(np.stack((ends.rank, ends.offset), axis=1) for ends in (held, outputs))
+    )
+    # Copies of one chunk are one value, that of the first source.
+    entries = np.arange(len(held.chunk))
+    named = entries if expected.reduces else held.first[held.chunk]
+    places = np.stack((held.rank, held.offset), axis=1)[named]
+    inputs, value = np.unique(places, axis=0, return_inverse=True)
+    value = value.reshape(-1).astype(np.int64) + 1
+    inputs = np.concatenate([np.full((1, 2), NONE), inputs])
+    once = named == entries
+    wanted = np.append(0, np.cumsum(once))[held.first], value[once]
+    values = np.full(len(cells.rank), NONE, dtype=np.int64)
+    values[cells.inputs] = value
+    moved = np.where(steps.op == _NOP, 0, np.maximum(steps.chunks, 0))
+    sender = np.full(len(moved), NONE, dtype=np.int64)
+    sender[list(run.sender)] = list(run.sender.values())
+    room = np.empty((int(moved[_ADDS[steps.op]].sum()), 2), dtype=np.int64)
+    sums = Sums(len(inputs), room, np.ones(len(inputs) + len(room), dtype=np.int64))
+    told = np.empty((2 * MAX_FINDINGS, 3), dtype=np.int64)
+    count = np.zeros(3, dtype=np.int64)
+    _loops(len(steps.op))[1](
+        steps, cells, order,
+        _Messages(
+            sender, np.cumsum(moved) - moved, np.zeros(len(moved), dtype=np.int64),
+            np.empty(int(moved.sum()), dtype=np.int64),
+        ),
+        _Left(values, sums, told, count),
     )  # fmt: skip
-    where = places(run)
-    for number in run.order:
-        _step(machine, where[number], number)
-    return machine
+    problems = _Problems(run, cells, mode, room_of(expected, mode), order)
+    writable = np.array([size > 0 for size in expected.output_sizes])
+    return End(
+        run, cells, values, sums._replace(terms=room[: count[0]]), inputs, outputs, wanted,
+        list(_findings(problems, writable, told[: count[1] + count[2]])),
+    )  # fmt: skip
+
+
+class _Messages(NamedTuple):
+    """Values in flight: those of a step are ``values[at[step]:]``, and ``chunks[step]`` of them.
+
+    ``sender[step]`` is whose message a step receives.
+    """
+
+    sender: Ints
+    at: Ints
+    chunks: Ints
+    values: Ints
+
+
+class _Left(NamedTuple):
+    """What a run leaves: values by cell and sums, with room for all, and what went wrong.
+
+    `told` has rows of step, position in _RULES, and a cell that nothing wrote, or the chunks of a
+    message; `counts` says how many sums there are, and how many rows, by rule.
+    """
+
+    values: Ints
+    sums: Sums
+    told: Ints
+    counts: Ints
+
+
+def follow(steps: Steps, cells: Cells, order: Ints, sent: _Messages, end: _Left) -> None:
+    """Do what steps do to memory and messages.
+
+    Parameters
+    ----------
+    steps, cells, order
+        What is done, and in which order.
+    sent
+        Who receives from whom, and room for messages.
+    end
+        What the memory is before; what it is in the end is written there.
+    """
+    for step in order:
+        chunks, op = steps.chunks[step], steps.op[step]
+        source, target = cells.source[step], cells.target[step]
+        if op == _NOP or chunks == 0:
+            continue
+        if source != NONE:
+            _check_written(end, step, source, chunks, _UNWRITTEN)
+        length = 0 if source == NONE else chunks
+        if steps.receives[step]:
+            length = sent.chunks[sent.sender[step]]
+            if length != chunks:
+                _tell_step(end, step, _UNEVEN, length)
+            length = min(chunks, length)
+        if op == _REDUCE:
+            if target != NONE:
+                _check_written(end, step, target, chunks, _UNWRITTEN_TOO)
+            length = 0 if target == NONE else chunks
+        if op == _COPY and source == target:
+            continue
+        # All is read before anything is written.
+        at = sent.at[step]
+        for chunk in range(length):
+            value = NONE
+            if source != NONE:
+                value = max(end.values[source + chunk], UNDEFINED)
+            if steps.receives[step]:
+                value = _add(end, value, sent.values[sent.at[sent.sender[step]] + chunk])
+            if op == _REDUCE:
+                value = _add(end, value, max(end.values[target + chunk], UNDEFINED))
+            sent.values[at + chunk] = value
+        if target != NONE:
+            for chunk in range(length):
+                end.values[target + chunk] = sent.values[at + chunk]
+        sent.chunks[step] = length
+
+
+def _add(end: _Left, one: int, two: int) -> int:
+    """Return the number of a sum; NONE adds nothing."""
+    if one == NONE:
+        return two
+    if UNDEFINED in (one, two):
+        return UNDEFINED
+    sums, number = end.sums, end.counts[0]
+    sums.terms[number, 0], sums.terms[number, 1] = one, two
+    sums.size[sums.first + number] = min(sums.size[one] + sums.size[two], MOST_TIMES)
+    end.counts[0] += 1
+    return int(sums.first + number)
+
+
+def _check_written(end: _Left, step: int, first: int, chunks: int, rule: int) -> None:
+    """Tell the first cell that a step reads and nobody wrote, unless another is undefined."""
+    for cell in range(first, first + chunks):
+        if end.values[cell] == NONE:
+            _tell_step(end, step, rule, cell)
+        if end.values[cell] == NONE or end.values[cell] == UNDEFINED:
+            break
+
+
+def _tell_step(end: _Left, step: int, rule: int, detail: int) -> None:
+    kind = 1 if rule == _UNEVEN else 2
+    if end.counts[kind] < len(end.told) // 2:
+        row = end.counts[1] + end.counts[2]
+        end.told[row, 0], end.told[row, 1], end.told[row, 2] = step, rule, detail
+        end.counts[kind] += 1
+
+
+_ADDS = np.array([op in (Op.REDUCE, *RECEIVES) and op in READS_SOURCE for op in OPS])
+
+_RULES = ("operands", "input", "input", "overlap", "outside", "undefined", "count", "undefined")
+"""What can be wrong with a step, in the order in which it is told."""
+
+_UNWRITTEN, _UNEVEN, _UNWRITTEN_TOO = 5, 6, 7
+
+
+class _Problems(NamedTuple):
+    """What it takes to say what is wrong with the steps of a run."""
+
+    run: Run
+    cells: Cells
+    mode: Mode
+    room: Sequence[Mapping[str, int]]
+    order: Ints
+
+
+def _findings(problems: _Problems, writable: Flags, told: Ints) -> Iterator[Finding]:
+    """Yield what is wrong with steps, in their order, up to MAX_FINDINGS of each rule.
+
+    `writable` says whose buffers a call may write, and `told` is what :func:`follow` found.
+    """
+    run, cells, mode, room, order = problems
+    steps = run.steps
+    moves = (steps.op != _NOP) & (steps.chunks != 0)
+    reads, writes = cells.source != NONE, cells.target != NONE
+    kind = np.where(writes, cells.kind[cells.target] if len(cells.kind) else NONE, NONE)
+    near = reads & writes & (np.abs(cells.source - cells.target) < steps.chunks)
+    limits = np.full((len(room) + 1, len(KINDS)), np.iinfo(np.int64).max)
+    for rank, sizes in enumerate(room):
+        for name, chunks in sizes.items():
+            limits[rank, KINDS.index(name)] = chunks
+    bad_cell = (cells.offset < 0) | (cells.offset >= limits[cells.rank, cells.kind])
+    bad_before = np.append(0, np.cumsum(bad_cell))
+    outside = np.zeros(len(moves), dtype=np.bool_)
+    for first in (cells.source, cells.target):
+        begin = np.where(first != NONE, first, 0)
+        end = np.where(first != NONE, first + steps.chunks, 0)
+        outside |= bad_before[end] > bad_before[begin]
+    masks = (
+        (_READS[steps.op] & ~reads) | (_WRITES[steps.op] & ~writes),
+        (kind == _INPUT) & (not mode.in_place),
+        (kind == _USER) & ~writable[steps.rank],
+        near & ((steps.op == _REDUCE) | (cells.source != cells.target)),
+        outside,
+    )
+    rows = [(step, rule, detail) for step, rule, detail in told.tolist()]
+    for rule, mask in enumerate(masks):
+        found = order[(mask & moves)[order]][:MAX_FINDINGS].tolist()
+        for step in found:
+            spots = [
+                cell
+                for first in (cells.source[step], cells.target[step])
+                for cell in range(first, first + int(steps.chunks[step]))
+                if first != NONE and bad_cell[cell]
+            ] if rule == _RULES.index("outside") else []  # fmt: skip
+            rows.append((step, rule, spots[0] if spots else NONE))
+    place = np.full(len(moves), NONE, dtype=np.int64)
+    place[order] = np.arange(len(order))
+    often: Counter[str] = Counter()
+    for step, rule, detail in sorted(rows, key=lambda row: (place[row[0]], row[1])):
+        often[_RULES[rule]] += 1
+        if often[_RULES[rule]] <= MAX_FINDINGS:
+            yield _said(problems, step, rule, detail)
+
+
+def _said(problems: _Problems, step: int, rule: int, detail: int) -> Finding:
+    """Return what is wrong with a step; the detail is a cell, or the chunks of a message."""
+    run, cells, room = problems.run, problems.cells, problems.room
+    place = place_of(run, step)
+    block = run.blocks[place.block][1]
+    buffer, offset = cells.name(detail) if rule not in (_UNEVEN, 0, 1, 2, 3) else ("", 0)
+    explanation, fix = (
+        lambda: (f"{block.steps[place.step].op.value} of no chunk", "give slots and a count"),
+        lambda: ("writes the input buffer", "write the output or scratch instead"),
+        lambda: ("writes the buffer of a rank that is to get nothing", "write scratch instead"),
+        lambda: ("source and target overlap", "use scratch for one of them"),
+        lambda: (
+            f"uses chunk {offset} of buffer {buffer}, and a call has only"
+            f" {room[place.rank].get(buffer, 0)}",
+            "use scratch for what the call has no room for",
+        ),
+        lambda: (
+            f"reads chunk {offset} of buffer {buffer}, which nothing wrote",
+            "receive or copy something there first",
+        ),
+        lambda: (
+            f"receives {int(run.steps.chunks[step])} chunks, and its message has {detail}",
+            "give both ends of a message one count",
+        ),
+        lambda: (
+            f"reads chunk {offset} of buffer {buffer}, which nothing wrote",
+            "receive or copy something there first",
+        ),
+    )[rule]()
+    return Finding(_RULES[rule], explanation, place.rank, block.id, place.step, fix)
+
+
+def wrong_outputs(end: End, expected: Collective) -> Flags:
+    """Tell of every output of a run's `end` whether it is not what `expected` says."""
+    values = end.at_outputs()
+    asked = np.flatnonzero(values > UNDEFINED)
+    pairs, pair = np.unique(
+        values[asked] * expected.num_chunks + end.outputs.chunk[asked], return_inverse=True
+    )
+    value, chunk = np.divmod(pairs, max(expected.num_chunks, 1))
+    right = np.zeros(len(pairs), dtype=np.bool_)
+    _loops(len(pairs))[2](end.sums, _room(end), (value, chunk), end.wanted, right)
+    wrong = np.ones(len(values), dtype=np.bool_)
+    wrong[asked] = ~right[pair.reshape(-1)]
+    return wrong
+
+
+class _Room(NamedTuple):
+    """Room to look for the inputs of values.
+
+    By value, which question saw it, and which one wants it; values to be looked at; inputs.
+    """
+
+    seen: Ints
+    wanted: Ints
+    open: Ints
+    found: Ints
+
+
+def _room(end: End) -> _Room:
+    values = end.sums.first + len(end.sums.terms)
+    seen, wanted = (np.full(values, NONE, dtype=np.int64) for _ in range(2))
+    return _Room(seen, wanted, np.empty(values, dtype=np.int64), np.empty(values, dtype=np.int64))
+
+
+def find_right(
+    sums: Sums, room: _Room, pairs: tuple[Ints, Ints], wanted: tuple[Ints, Ints], right: Flags
+) -> None:
+    """Write for pairs of values and chunks whether the value is the chunk's, each input once.
+
+    Parameters
+    ----------
+    sums, room
+        What values are made of, and room.
+    pairs
+        The values, and the chunks.
+    wanted
+        Chunk c is made of the values ``wanted[1][wanted[0][c] : wanted[0][c + 1]]``.
+    right
+        (pairs,) where it is written.
+    """
+    (value, chunk), (first, inputs) = pairs, wanted
+    for pair in range(len(value)):
+        begin, end = first[chunk[pair]], first[chunk[pair] + 1]
+        right[pair] = sums.size[value[pair]] == end - begin
+        if not right[pair]:
+            continue
+        for one in inputs[begin:end]:
+            room.wanted[one] = pair
+        count = find_inputs(sums, room, value[pair], pair)
+        right[pair] = count == end - begin
+        for one in room.found[:count]:
+            right[pair] = right[pair] and room.wanted[one] == pair
+
+
+def find_inputs(sums: Sums, room: _Room, value: int, question: int) -> int:
+    """Write the inputs of a value into ``room.found``, each once, and return how many they are.
+
+    `sums` says what values are made of, and `question` is a number for each call.
+    """
+    room.open[0] = value
+    room.seen[value] = question
+    left, count = 1, 0
+    while left > 0:
+        left -= 1
+        one = room.open[left]
+        if one < sums.first:
+            room.found[count] = one
+            count += 1
+            continue
+        for term in sums.terms[one - sums.first]:
+            if room.seen[term] != question:
+                room.seen[term] = question
+                room.open[left] = term
+                left += 1
+    return count
+
+
+_LOOPS = (find_conflicts, follow, find_right, find_inputs)
+
+
+def _loops(turns: int) -> Sequence[Callable[..., Any]]:
+    """Return the loops over steps and values, for so many of them."""
+    return compiled() if is_worth_compiling(turns) else _LOOPS
+
+
+@cache
+def compiled() -> Sequence[Callable[..., Any]]:
+    """Return the loops over steps and values as machine code."""
+    return [jit(loop, [sys.modules[__name__]], loop.__name__) for loop in _LOOPS]
+
+
+def _described(end: End, expected: Collective, output: int) -> Wrong:
+    """Return what an output should be, and what it is."""
+    sums, value = end.sums, int(end.at_outputs()[output])
+    chunk, cell = int(end.outputs.chunk[output]), end.cells.outputs[output]
+    below, left = set[int](), [value]
+    while left:
+        one = left.pop()
+        if one >= sums.first and one not in below:
+            below.add(one)
+            left += sums.terms[one - sums.first].tolist()
+    times: dict[int, int] = {value: 1}
+    for one in sorted(below, reverse=True):
+        for term in sums.terms[one - sums.first].tolist():
+            times[term] = min(times.get(term, 0) + times[one], MOST_TIMES)
+    found = {
+        (int(end.inputs[one, 0]), int(end.inputs[one, 1])): often
+        for one, often in times.items()
+        if UNDEFINED < one < sums.first
+    }
+    steps, order = end.run.steps, np.array(end.run.order, dtype=np.int64)
+    target = end.cells.target[order]
+    writers = np.flatnonzero(
+        (target != NONE) & (target <= cell) & (cell < target + steps.chunks[order])
+    )
+    return Wrong(
+        int(end.outputs.rank[output]), int(end.outputs.offset[output]),
+        Counter(value_of(expected, chunk)), None if value == NONE else found,
+        place_of(end.run, int(order[writers[-1]])) if len(writers) else None,
+    )  # fmt: skip
 
 
 def find_root(program: Program) -> int | None:
@@ -461,120 +1039,22 @@ def find_root(program: Program) -> int | None:
         return None
     if work_of(program) > MAX_WORK:
         return None
-    machine = _follow(program, everything(program), in_place=not program.out_of_place)
-    votes = dict.fromkeys(range(program.num_ranks), 0)
-    for rank in range(program.num_ranks):
-        for chunk in range(program.chunks_per_loop):
-            cell = machine.mode.cell(rank, Slot(Buffer.OUTPUT, chunk))
-            value = machine.memory.get((rank, cell), UNDEFINED)
-            if value is UNDEFINED:
-                continue
-            if program.collective == "reduce":
-                votes[rank] += len(set(value))
-            elif len(value) == 1 and value[0][0] in votes:
-                votes[value[0][0]] += 1
-    return max(votes, key=lambda rank: votes[rank])
-
-
-@dataclass(slots=True)
-class _Machine:
-    """Memory, the room in buffers, who is to get something, sums, messages, and what was found."""
-
-    run: Run
-    mode: Mode
-    memory: dict[tuple[int, Cell], Value]
-    room: Sequence[Mapping[str, int]]
-    writable: Sequence[bool]
-    add: Callable[..., Value]
-    sent: dict[int, list[Value]] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-    told: Counter[str] = field(default_factory=Counter)
-
-    def report(self, rule: str, explanation: str, place: Place, fix: str | None = None) -> None:
-        """Record a finding at a step, unless the rule has many already."""
-        self.told[rule] += 1
-        if self.told[rule] <= MAX_FINDINGS:
-            _, block = self.run.blocks[place.block]
-            self.findings.append(Finding(rule, explanation, place.rank, block.id, place.step, fix))
-
-    def read(self, place: Place, cells: Sequence[Cell]) -> list[Value]:
-        """Return the values of cells; undefined ones are a finding."""
-        values = [self.memory.get((place.rank, cell), UNDEFINED) for cell in cells]
-        for cell, value in zip(cells, values, strict=True):
-            if (place.rank, cell) not in self.memory:
-                self.report(
-                    "undefined", f"reads chunk {cell[1]} of buffer {cell[0]}, which nothing wrote",
-                    place, "receive or copy something there first",
-                )  # fmt: skip
-                break
-            if value is UNDEFINED:
-                break
-        return values
-
-
-def _step(machine: _Machine, place: Place, number: int) -> None:
-    """Do what one step does to memory and messages."""
-    step = machine.run.blocks[place.block][1].steps[place.step]
-    if step.op is Op.NOP or step.count == 0:
-        return
-    sources = machine.mode.cells(place.rank, step.source, step.count)
-    targets = machine.mode.cells(place.rank, step.target, step.count)
-    _check_operands(machine, step, place, (sources, targets))
-    if step.op is Op.COPY and sources == targets:
-        machine.read(place, sources)
-        return
-    parts = [machine.read(place, sources)] if sources else []
-    if step.receives:
-        message = machine.sent[machine.run.sender[number]]
-        if len(message) != step.count:
-            machine.report(
-                "count", f"receives {step.count} chunks, and its message has {len(message)}",
-                place, "give both ends of a message one count",
-            )  # fmt: skip
-        parts.append(message)
-    if step.op is Op.REDUCE:
-        parts.append(machine.read(place, targets))
-    values = [machine.add(*terms) for terms in zip(*parts, strict=False)]
-    for cell, value in zip(targets, values, strict=False):
-        machine.memory[place.rank, cell] = value
-    if step.sends:
-        machine.sent[number] = values
-
-
-def _check_operands(
-    machine: _Machine, step: Step, place: Place, cells: tuple[list[Cell], list[Cell]]
-) -> None:
-    sources, targets = cells
-    if (step.op in READS_SOURCE and not sources) or (step.op in WRITES_TARGET and not targets):
-        machine.report("operands", f"{step.op.value} of no chunk", place, "give slots and a count")
-    room = machine.room[place.rank]
-    if not machine.mode.in_place and any(buffer == "i" for buffer, _ in targets):
-        machine.report(
-            "input", "writes the input buffer", place, "write the output or scratch instead"
-        )
-    if not machine.writable[place.rank] and any(buffer == "user" for buffer, _ in targets):
-        machine.report(
-            "input", "writes the buffer of a rank that is to get nothing", place,
-            "write scratch instead",
-        )  # fmt: skip
-    # Element by element, everything but re may work where it reads; shifted, data is lost.
-    harmless = step.op is not Op.REDUCE and sources == targets
-    if not harmless and not set(sources).isdisjoint(targets):
-        machine.report("overlap", "source and target overlap", place, "use scratch for one of them")
-    for buffer, offset in (*sources, *targets):
-        if not 0 <= offset < room.get(buffer, offset + 1):
-            machine.report(
-                "outside", f"uses chunk {offset} of buffer {buffer}, and a call has only"
-                f" {room.get(buffer, 0)}", place, "use scratch for what the call has no"
-                " room for",
-            )  # fmt: skip
-            break
+    end = _follow(program, everything(program), in_place=not program.out_of_place)
+    values, votes = end.at_outputs(), np.zeros(program.num_ranks, dtype=np.int64)
+    if program.collective == "reduce":
+        some, which = np.unique(values, return_inverse=True)
+        room, find = _room(end), _loops(len(some))[3]
+        sizes = [find(end.sums, room, one, one) if one > UNDEFINED else 0 for one in some.tolist()]
+        np.add.at(votes, end.outputs.rank, np.array(sizes, dtype=np.int64)[which.reshape(-1)])
+    else:
+        whole = (values > UNDEFINED) & (values < end.sums.first)
+        np.add.at(votes, end.inputs[values[whole], 0], 1)
+    return int(votes.argmax())
 
 
 def _leftovers(run: Run) -> Iterator[Finding]:
-    where = places(run) if run.left else []
     for (_, dst, channel), senders in run.left.items():
-        place = where[senders[0]]
+        place = place_of(run, senders[0])
         lost = "a message is" if len(senders) == 1 else f"{len(senders)} messages are"
         yield Finding(
             "leftover", f"{lost} never received by gpu {dst} on channel {channel}", place.rank,

@@ -14,10 +14,12 @@ on all three runtimes. LL and LL128 post one step a message, and within a server
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from operator import itemgetter
 from types import MappingProxyType
+
+import numpy as np
 
 from taccl.msccl.program import (
     READS_SOURCE,
@@ -32,7 +34,7 @@ from taccl.msccl.program import (
     Step,
     Threadblock,
 )
-from taccl.msccl.run import releasing_steps
+from taccl.msccl.run import BUFFERS, NEVER, NONE, OPS, Flags, Steps, steps_of
 from taccl.msccl.runtimes import FUSION_CAP, HOST_STEPS, PROTOCOLS, RUNTIMES, Runtime
 
 WHY = "the host has the network move one step a message and the kernel posts four"
@@ -73,29 +75,47 @@ def network_findings(program: Program, server_of: Sequence[int] | None) -> Itera
             )  # fmt: skip
 
 
-def each_step(program: Program) -> Iterator[tuple[int, Threadblock, int, Step]]:
-    """Yield the steps of a program with rank, threadblock and position."""
-    for rank, block in program.blocks():
-        for position, step in enumerate(block.steps):
-            yield rank, block, position, step
+def chosen(
+    program: Program, steps: Steps, mask: Flags
+) -> Iterator[tuple[int, int, Threadblock, int, Step]]:
+    """Yield steps of `program` with their numbers, ranks, threadblocks and positions.
+
+    `steps` are its steps as columns, and `mask` says of each whether it is meant.
+    """
+    blocks = list(program.blocks()) if mask.any() else []
+    for number in np.flatnonzero(mask).tolist():
+        at = int(steps.block[number])
+        rank, block = blocks[at]
+        position = number - int(steps.first[at])
+        yield number, rank, block, position, block.steps[position]
 
 
-def ops(program: Program, runtime: Runtime) -> Iterator[Finding]:
+def _codes(ops: Container[Op]) -> Flags:
+    """Tell of every position in OPS whether the op is among some."""
+    return np.array([op in ops for op in OPS])
+
+
+_SENDS, _RECEIVES, _READS, _WRITES = map(_codes, (SENDS, RECEIVES, READS_SOURCE, WRITES_TARGET))
+
+
+def ops(program: Program, runtime: Runtime, steps: Steps) -> Iterator[Finding]:
     """Check that the kernel of `runtime` can run the steps of `program`.
 
     ``mscclSetupKernel`` of rccl refuses files with receive-fused steps at the first call.
     """
-    for rank, block, position, step in each_step(program):
-        if step.op not in runtime.ops:
-            yield Finding(
-                "ops", f"{runtime.name} can't run {step.op.value}", rank, block.id, position,
-                "use s, r, cpy and re, or another --runtime",
-            )  # fmt: skip
+    for _, rank, block, position, step in chosen(program, steps, ~_codes(runtime.ops)[steps.op]):
+        yield Finding(
+            "ops", f"{runtime.name} can't run {step.op.value}", rank, block.id, position,
+            "use s, r, cpy and re, or another --runtime",
+        )  # fmt: skip
 
 
-def missing_peers(program: Program, _runtime: Runtime) -> Iterator[Finding]:
+def missing_peers(program: Program, _runtime: Runtime, steps: Steps) -> Iterator[Finding]:
     """Check that sends and receives have a peer; the parser refuses those without."""
-    for rank, block, position, step in each_step(program):
+    peers = [(block.send_to is None, block.recv_from is None) for _, block in program.blocks()]
+    lone = np.array(peers, dtype=np.bool_).reshape(-1, 2)[steps.block]
+    missing = (_SENDS[steps.op] & lone[:, 0]) | (_RECEIVES[steps.op] & lone[:, 1])
+    for _, rank, block, position, step in chosen(program, steps, missing):
         sides = ((SENDS, block.send_to, "send"), (RECEIVES, block.recv_from, "recv"))
         for kind, peer, word in sides:
             if step.op in kind and peer is None:
@@ -106,26 +126,35 @@ def missing_peers(program: Program, _runtime: Runtime) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def counts(program: Program, runtime: Runtime) -> Iterator[Finding]:
+def counts(program: Program, runtime: Runtime, steps: Steps) -> Iterator[Finding]:
     """Check the counts of `program` against MSCCL_MAX_COUNT of `runtime`.
 
     With a count of 0 a step passes the parser and moves nothing.
     """
-    for rank, block, position, step in each_step(program):
-        if step.op is not Op.NOP and not 1 <= step.count <= runtime.max_count:
-            yield Finding(
-                "counts", f"moves {step.count} chunks, allowed are 1 to {runtime.max_count}",
-                rank, block.id, position, "split the step" if step.count else "remove the step",
-                Severity.REJECTED if step.count else Severity.WARNING,
-            )  # fmt: skip
+    bad = (steps.chunks < 1) | (steps.chunks > runtime.max_count)
+    for _, rank, block, position, step in chosen(program, steps, bad & ~_codes({Op.NOP})[steps.op]):
+        yield Finding(
+            "counts", f"moves {step.count} chunks, allowed are 1 to {runtime.max_count}",
+            rank, block.id, position, "split the step" if step.count else "remove the step",
+            Severity.REJECTED if step.count else Severity.WARNING,
+        )  # fmt: skip
 
 
-def offsets(program: Program, runtime: Runtime) -> Iterator[Finding]:
+def offsets(program: Program, runtime: Runtime, steps: Steps) -> Iterator[Finding]:
     """Check that operands of `program` lie in their buffers, within the offsets of `runtime`.
 
     The parser looks at the first chunk only, and lets -1 pass; for ``rrc`` it does not look.
     """
-    for rank, block, position, step in each_step(program):
+    rooms = np.array([
+        [min(gpu.room[buffer], runtime.max_offset + 1) for buffer in BUFFERS]
+        for gpu in program.gpus
+    ])  # fmt: skip
+    bad = np.zeros(len(steps.op), dtype=np.bool_)
+    for codes, slots in ((_READS, steps.source), (_WRITES, steps.target)):
+        beyond = slots[:, 1] + np.maximum(steps.chunks, 1) > rooms[steps.rank, slots[:, 0]]
+        beyond |= slots[:, 1] < 0
+        bad |= codes[steps.op] & (beyond | (slots[:, 0] == NONE))
+    for _, rank, block, position, step in chosen(program, steps, bad):
         size = program.gpus[rank].room
         kinds = ((READS_SOURCE, step.src), (WRITES_TARGET, step.dst))
         for slot in (slot for kind, slot in kinds if step.op in kind):
@@ -148,15 +177,14 @@ def offsets(program: Program, runtime: Runtime) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:
+def dependences(program: Program, runtime: Runtime, steps: Steps) -> Iterator[Finding]:
     """Check that what steps of `program` wait for comes, with ids that `runtime` can hold.
 
     Nobody checks depid and deps: a wait that no step posts for spins for ever. ``dependentBid`` is
     an int8, and a flag moves only with steps that have hasdep.
     """
     blocks = {(rank, block.id): block for rank, block in program.blocks()}
-    releases = {place: releasing_steps(block) for place, block in blocks.items()}
-    for rank, block, position, step in each_step(program):
+    for number, rank, block, position, step in chosen(program, steps, steps.awaits != NONE):
         if step.depends is None:
             continue
         awaited, at = step.depends
@@ -168,7 +196,7 @@ def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:
             problem = (
                 f"waits for threadblock {awaited}, and ids up to {runtime.max_dependence_id} work"
             )
-        elif releases[rank, awaited][at] is None:
+        elif steps.awaits[number] == NEVER:
             problem = f"waits for step {at} of threadblock {awaited}, and none from there on posts"
         if problem:
             yield Finding(
@@ -177,14 +205,12 @@ def dependences(program: Program, runtime: Runtime) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def nops(program: Program, _runtime: Runtime) -> Iterator[Finding]:
+def nops(program: Program, _runtime: Runtime, steps: Steps) -> Iterator[Finding]:
     """Want a dependence on every nop and on the step after it, as the parser does.
 
     A nop without one shifts the positions that the kernel counts; one at the end has no effect.
     """
-    for rank, block, position, step in each_step(program):
-        if step.op is not Op.NOP:
-            continue
+    for _, rank, block, position, step in chosen(program, steps, _codes({Op.NOP})[steps.op]):
         following = block.steps[position + 1] if position + 1 < len(block.steps) else None
         if step.depends is None or following is None or following.depends is None:
             severity = Severity.REJECTED
@@ -203,7 +229,7 @@ def nops(program: Program, _runtime: Runtime) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def fused_reductions(program: Program, runtime: Runtime) -> Iterator[Finding]:
+def fused_reductions(program: Program, runtime: Runtime, steps: Steps) -> Iterator[Finding]:
     """Check the ``re`` steps of `program` that the parser of `runtime` merges.
 
     The last count holds for all of them. MSCCL_MAX_REDUCE_FUSION ends a run only once a
@@ -211,7 +237,10 @@ def fused_reductions(program: Program, runtime: Runtime) -> Iterator[Finding]:
     sources leave the destination out. rccl adds them one by one, without an array
     (``mscclReduce``, ``msccl_kernel_impl.h``).
     """
-    for rank, block in program.blocks():
+    adding = set(steps.block[steps.op == OPS.index(Op.REDUCE)].tolist())
+    for number, (rank, block) in enumerate(program.blocks()):
+        if number not in adding:
+            continue
         last: Step | None = None
         reductions = length = 0
         for position, step in enumerate(block.steps):
@@ -239,13 +268,21 @@ def fused_reductions(program: Program, runtime: Runtime) -> Iterator[Finding]:
             last = None if capped else step
 
 
-Rule = Callable[[Program, Runtime], Iterator[Finding]]
+Rule = Callable[[Program, Runtime, Steps], Iterator[Finding]]
 
 
-def check_limits(program: Program, runtime: str) -> list[Finding]:
-    """Return all about `program` that `runtime`, a name of RUNTIMES, refuses or breaks on."""
-    record = RUNTIMES[runtime]
-    return [finding for rule in RULES.values() for finding in rule(program, record)]
+def of_whole_program(rule: Callable[[Program, Runtime], Iterator[Finding]]) -> Rule:
+    """Return a `rule` that needs no columns, as one that is given some."""
+    return lambda program, runtime, _steps: rule(program, runtime)
+
+
+def check_limits(program: Program, runtime: str, steps: Steps | None = None) -> list[Finding]:
+    """Return all about `program` that `runtime`, a name of RUNTIMES, refuses or breaks on.
+
+    `steps` are its :func:`taccl.msccl.run.steps_of`.
+    """
+    record, columns = RUNTIMES[runtime], steps or steps_of(program)
+    return [finding for rule in RULES.values() for finding in rule(program, record, columns)]
 
 
 def name(program: Program, runtime: Runtime) -> Iterator[Finding]:
@@ -546,11 +583,21 @@ def _messages(
 
 
 RULES: Mapping[str, Rule] = MappingProxyType({
-    rule.__name__: rule
-    for rule in (
-        name, collective, protocol, modes, sizes, channels, threadblocks, blocks_per_channel,
-        steps, nodes, chunks, peers, ends, connections, ops, missing_peers, counts, offsets,
-        dependences, nops, fused_reductions,
-    )
+    **{
+        rule.__name__: of_whole_program(rule)
+        for rule in (
+            name, collective, protocol, modes, sizes, channels, threadblocks, blocks_per_channel,
+            steps, nodes, chunks, peers, ends, connections,
+        )
+    },
+    **{
+        rule.__name__: rule
+        for rule in (
+            ops, missing_peers, counts, offsets, dependences, nops, fused_reductions,
+        )
+    },
 })  # fmt: skip
-"""Every rule by its name: a new one is one function and one entry."""
+"""Every rule by its name: a new one is one function and one entry.
+
+The second part are those that look at all steps, by their columns.
+"""

@@ -10,13 +10,17 @@ map each coarse message to one of its fine ones, and what is in flight never gro
 size at which a program can't deadlock is found by halving the cuts.
 """
 
-from collections import defaultdict, deque
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
-from taccl.msccl.program import Finding, Op, Program, Step, Threadblock
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl.msccl.program import RECEIVES, SENDS, Buffer, Finding, Op, Program, Slot, Threadblock
 from taccl.msccl.runtimes import (
     LOADED_BY,
     RUNTIMES,
@@ -25,6 +29,10 @@ from taccl.msccl.runtimes import (
     joined_bytes,
     message_chunks,
 )
+from taccl.timing.jit import is_worth_compiling, jit
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 MAX_WORK = 3_000_000
 """Chunks that steps move, above which a program is not followed (no runtime holds that many)."""
@@ -41,25 +49,123 @@ class Place(NamedTuple):
     step: int
 
 
+OPS = tuple(Op)
+"""Ops by their numbers in columns."""
+
+BUFFERS = tuple(Buffer)
+"""Buffers by theirs."""
+
+NONE = -1
+"""In columns: there is none."""
+
+NEVER = -2
+"""What a step waits for that nothing releases."""
+
+
+class Steps(NamedTuple):
+    """The steps of a program as columns: those of one threadblock after the other, in order.
+
+    Parameters
+    ----------
+    first
+        (threadblocks + 1,) the first step of each, and behind the last one.
+    block, rank
+        (steps,) threadblock, as a position in ``Run.blocks``, and rank.
+    op, chunks
+        Position in OPS, and chunks.
+    source, target
+        (steps, 2): the buffer, a position in BUFFERS, of what a step reads and writes, and its
+        first chunk; NONE in place of a buffer where there is none.
+    awaits
+        The step whose end releases the dependence of a step, NONE or NEVER.
+    receives, sends
+        Whether it takes a message, and whether it sends one.
+    """
+
+    first: Ints
+    block: Ints
+    rank: Ints
+    op: Ints
+    chunks: Ints
+    source: Ints
+    target: Ints
+    awaits: Ints
+    receives: Flags
+    sends: Flags
+
+
+def steps_of(program: Program) -> Steps:
+    """Return the steps of `program` as columns."""
+
+    def column(values: Iterable[int]) -> Ints:
+        return np.fromiter(values, dtype=np.int64)
+
+    def operands(slots: Iterable[Slot | None]) -> Ints:
+        rows = [_NO_SLOT if slot is None else (_BUFFER_NUMBER[slot[0]], slot[1]) for slot in slots]
+        return np.array(rows, dtype=np.int64).reshape(-1, 2)
+
+    blocks = list(program.blocks())
+    first = np.cumsum([0, *(len(block.steps) for _, block in blocks)], dtype=np.int64)
+    length = np.diff(first)
+    steps = [step for _, block in blocks for step in block.steps]
+    op = column(_OP_NUMBER[step.op] for step in steps)
+    count = column(step.count for step in steps)
+    # Flags only grow and a nop posts nothing: a wait ends with the first step from there on that
+    # posts.
+    posts = column(step.posts and step.op is not Op.NOP for step in steps)
+    posting = np.where(posts > 0, np.arange(len(steps)), len(steps))
+    posting = np.append(np.minimum.accumulate(posting[::-1])[::-1], len(steps))
+    number_of: dict[tuple[int, int], int] = {}
+    for number, (rank, one) in enumerate(blocks):
+        number_of.setdefault((rank, one.id), number)
+    block = np.repeat(np.arange(len(blocks)), length)
+    rank_of = column(rank for rank, _ in blocks)
+    waits = [
+        (at, number_of.get((rank, step.depends.threadblock), NONE), max(step.depends.step, 0))
+        for at, (rank, step) in enumerate(
+            (rank, step) for rank, one in blocks for step in one.steps
+        )
+        if step.depends is not None
+    ]
+    at, awaited, position = np.array(waits, dtype=np.int64).reshape(-1, 3).T
+    awaits = np.full(len(steps), NONE, dtype=np.int64)
+    begin, end = first[awaited], first[awaited + 1]
+    found = posting[np.minimum(begin + position, len(steps))]
+    awaits[at] = np.where(
+        (awaited != NONE) & (position < end - begin) & (found < end), found, NEVER
+    )
+    return Steps(
+        first, block, rank_of[block], op, count,
+        operands(step.source for step in steps), operands(step.target for step in steps), awaits,
+        _RECEIVES[op] & (count > 0), _SENDS[op] & (count > 0),
+    )  # fmt: skip
+
+
+_NO_SLOT = (NONE, 0)
+_OP_NUMBER = {op: number for number, op in enumerate(OPS)}
+_BUFFER_NUMBER = {buffer: number for number, buffer in enumerate(BUFFERS)}
+_RECEIVES, _SENDS = (np.array([op in some for op in OPS]) for some in (RECEIVES, SENDS))
+
+
 @dataclass(slots=True)
 class Run:
     """A maximal run.
 
     `blocks` are (rank, threadblock), in order: all numbers of threadblocks are positions in it.
-    `first` has the number of the first step of each; steps are numbered through, and `order` are
-    the finished ones, in an order they can finish in. `released_by` is the step whose end releases
-    the dependence of a step, and `sender` the sending step of every receiving step, by the last
-    message of it. `left` are the steps that sent what nobody received, one a message, by
-    connection, and `stuck` says (threadblock, position, why) of threadblocks that can't go on.
+    `steps` are its steps, numbered through, and `order` the finished ones, in an order they can
+    finish in. `released_by` is the step whose end releases the dependence of a step, and `sender`
+    the sending step of every receiving step, by the last message of it. `left` are the steps that
+    sent what nobody received, one a message, by connection, and `stuck` says (threadblock,
+    position, why) of threadblocks that can't go on.
     """
 
     blocks: list[tuple[int, Threadblock]]
-    first: list[int]
-    order: list[int] = field(default_factory=list)
-    released_by: dict[int, int] = field(default_factory=dict)
-    sender: dict[int, int] = field(default_factory=dict)
-    left: dict[Connection, list[int]] = field(default_factory=dict)
-    stuck: list[tuple[int, int, str]] = field(default_factory=list)
+    steps: Steps
+    order: list[int]
+    released_by: dict[int, int]
+    sender: dict[int, int]
+    left: dict[Connection, list[int]]
+    stuck: list[tuple[int, int, str]]
 
 
 def releasing_steps(block: Threadblock) -> list[int | None]:
@@ -77,41 +183,42 @@ def releasing_steps(block: Threadblock) -> list[int | None]:
     return found[::-1]
 
 
-@dataclass(slots=True)
-class _State:
-    """How far everything is."""
+class _Wires(NamedTuple):
+    """Connections: of every threadblock those that it receives from and sends to, or NONE.
 
-    run: Run
-    chunks_per_message: int | None
-    slots: int | None
-    number_of: dict[tuple[int, int], int]
-    position: list[int]
-    message: list[int]
-    fifo: dict[Connection, deque[int]] = field(default_factory=lambda: defaultdict(deque))
-    releases: dict[int, list[int | None]] = field(default_factory=dict)
-    waiting: dict[object, set[int]] = field(default_factory=lambda: defaultdict(set))
-    ready: deque[int] = field(default_factory=deque)
+    The messages of connection c are in ``first[c]`` to ``first[c + 1]`` of a ring.
+    """
 
-    def messages(self, step: Step) -> int:
-        """Return into how many messages a step is cut."""
-        if self.chunks_per_message is None:
-            return 1
-        return max(1, -(-step.count // self.chunks_per_message))
+    incoming: Ints
+    outgoing: Ints
+    first: Ints
 
-    def release(self, number: int, position: int) -> int | None:
-        """Return the step of a threadblock whose end releases who waits for a position."""
-        if number not in self.releases:
-            self.releases[number] = releasing_steps(self.run.blocks[number][1])
-        steps = self.releases[number]
-        return steps[max(position, 0)] if max(position, 0) < len(steps) else None
 
-    def full(self, connection: Connection) -> bool:
-        """Tell whether a connection has no slot left."""
-        return self.slots is not None and len(self.fifo[connection]) >= self.slots
+class _State(NamedTuple):
+    """How far everything is.
 
-    def wake(self, key: object) -> None:
-        """Let go on who waits for a connection or a threadblock."""
-        self.ready.extend(sorted(self.waiting.pop(key, ())))
+    By threadblock: the next step, the messages of it that are done, and why it can't go on. Those
+    that can are a ring. Who waits is linked: by connection and then by threadblock the first one,
+    and the next one of each. Messages are the steps that sent them, in rings with a begin and a
+    length. By step: what is in its place in the order, what released it, and who sent to it.
+    """
+
+    position: Ints
+    message: Ints
+    reason: Ints
+    ready: Ints
+    waiting: Ints
+    next: Ints
+    messages: Ints
+    begin: Ints
+    length: Ints
+    order: Ints
+    released: Ints
+    sender: Ints
+
+
+GOES_ON, HELD, NO_PEER, NO_MESSAGE, NO_ROOM = range(5)
+"""Why a threadblock can't go on."""
 
 
 def maximal_run(
@@ -122,89 +229,197 @@ def maximal_run(
     `chunks_per_message` cuts steps into messages (None: one message a step); `slots` bounds the
     messages of a connection (None: unbounded).
     """
+    return _told(program, steps_of(program), chunks_per_message, slots)
+
+
+def _told(program: Program, steps: Steps, cut: int | None, slots: int | None) -> Run:
+    """Run a program and say how it went."""
+
+    def known(column: Ints) -> dict[int, int]:
+        numbers = np.flatnonzero(column != NONE)
+        return dict(zip(numbers.tolist(), column[numbers].tolist(), strict=True))
+
     blocks = list(program.blocks())
-    lengths = [len(block.steps) for _, block in blocks]
-    run = Run(blocks, [0, *accumulate(lengths)][: len(blocks)])
-    number_of: dict[tuple[int, int], int] = {}
-    for number, (rank, block) in enumerate(blocks):
-        number_of.setdefault((rank, block.id), number)
-    state = _State(run, chunks_per_message, slots, number_of, [0] * len(blocks), [0] * len(blocks))
-    state.ready.extend(range(len(blocks)))
-    blocked: dict[int, str] = {}
-    while state.ready:
-        number = state.ready.popleft()
-        reason = _advance(state, number)
-        if reason is None:
-            blocked.pop(number, None)
-        else:
-            blocked[number] = reason
-    run.stuck = [(number, state.position[number], blocked[number]) for number in sorted(blocked)]
-    run.left = {key: list(fifo) for key, fifo in sorted(state.fifo.items()) if fifo}
-    return run
+    connections, wires, state, done = _run(blocks, steps, cut, slots)
+    left = {}
+    for number, connection in enumerate(connections):
+        ring = state.messages[wires.first[number] : wires.first[number + 1]]
+        rest = np.roll(ring, -state.begin[number])[: state.length[number]]
+        if len(rest):
+            left[connection] = rest.tolist()
+    return Run(
+        blocks, steps, state.order[:done].tolist(), known(state.released), known(state.sender),
+        dict(sorted(left.items())),
+        [
+            (number, position, _why(blocks, number, position, int(state.reason[number])))
+            for number in np.flatnonzero(state.reason).tolist()
+            for position in [int(state.position[number] - steps.first[number])]
+        ],
+    )  # fmt: skip
 
 
-def _advance(state: _State, number: int) -> str | None:
-    """Run a threadblock as far as it goes and return what it waits for (None: it ended)."""
-    rank, block = state.run.blocks[number]
-    while state.position[number] < len(block.steps):
-        step = block.steps[state.position[number]]
-        reason = _awaits(state, number, rank, step)
-        if reason is None:
-            reason = _exchange(state, number, rank, step)
-        if reason is not None:
-            return reason
-        state.run.order.append(state.run.first[number] + state.position[number])
-        state.position[number] += 1
-        state.message[number] = 0
-        state.wake(number)
-    return None
+def _run(
+    blocks: list[tuple[int, Threadblock]], steps: Steps, cut: int | None, slots: int | None
+) -> tuple[list[tuple[int, int, int]], _Wires, _State, int]:
+    """Return connections (sender, receiver, channel), how far all got, and finished steps."""
+    number_of: dict[tuple[int, int, int], int] = {}
+    ends = [
+        [
+            NONE if src is None or dst is None else number_of.setdefault(
+                (src, dst, block.channel), len(number_of)
+            )
+            for src, dst in ((block.recv_from, rank), (rank, block.send_to))
+        ]
+        for rank, block in blocks
+    ]  # fmt: skip
+    incoming, outgoing = np.array(ends, dtype=np.int64).reshape(-1, 2).T.copy()
+    pieces = np.ones(len(steps.op), dtype=np.int64)
+    if cut is not None:
+        pieces = np.maximum(1, -(-steps.chunks // cut))
+    over = outgoing[steps.block]
+    posted = steps.sends & (over != NONE)
+    room = np.bincount(over[posted], pieces[posted], len(number_of)).astype(np.int64)
+    most = int(room.max(initial=0)) if slots is None else slots
+    wires = _Wires(incoming, outgoing, np.append(0, np.cumsum(np.minimum(room, most))))
+
+    def column(length: int, value: int) -> Ints:
+        return np.full(length, value, dtype=np.int64)
+
+    state = _State(
+        steps.first[:-1].copy(), column(len(blocks), 0), column(len(blocks), GOES_ON),
+        np.arange(len(blocks)), column(len(number_of) + len(blocks), NONE),
+        column(len(blocks), NONE), column(int(wires.first[-1]), NONE), column(len(number_of), 0),
+        column(len(number_of), 0), column(len(pieces), NONE), column(len(pieces), NONE),
+        column(len(pieces), NONE),
+    )  # fmt: skip
+    loop = compiled() if is_worth_compiling(len(pieces)) else run_blocks
+    return list(number_of), wires, state, loop(steps, wires, pieces, most, state)
 
 
-def _awaits(state: _State, number: int, rank: int, step: Step) -> str | None:
-    """Return why a step's dependence holds it, or None; remember what releases it."""
-    if step.depends is None or state.message[number] > 0:
-        return None
-    awaited = state.number_of.get((rank, step.depends.threadblock))
-    wanted = f"step {step.depends.step} of threadblock {step.depends.threadblock}"
-    if awaited is None:
-        return f"{wanted}, which does not exist"
-    release = state.release(awaited, step.depends.step)
-    if release is None:
-        return f"{wanted}, but no step from there on posts"
-    if state.position[awaited] <= release:
-        state.waiting[awaited].add(number)
-        return wanted
-    here = state.run.first[number] + state.position[number]
-    state.run.released_by[here] = state.run.first[awaited] + release
-    return None
+def run_blocks(steps: Steps, wires: _Wires, pieces: Ints, slots: int, state: _State) -> int:
+    """Run threadblocks until none can go on, and return how many steps are done.
+
+    Parameters
+    ----------
+    steps, wires
+        What is run, and the connections of threadblocks.
+    pieces
+        (steps,) messages of every step that sends or receives.
+    slots
+        How many messages a connection holds.
+    state
+        Where everything begins; how far it gets is written there.
+    """
+    blocks = len(steps.first) - 1
+    head, able, done = 0, blocks, 0
+    while able > 0:
+        number = state.ready[head]
+        head, able = (head + 1) % blocks, able - 1
+        incoming, outgoing = wires.incoming[number], wires.outgoing[number]
+        why = GOES_ON
+        while why == GOES_ON and state.position[number] < steps.first[number + 1]:
+            step = state.position[number]
+            before = steps.awaits[step]
+            if before != NONE and state.message[number] == 0:
+                if before == NEVER:
+                    why = HELD
+                    break
+                if state.position[steps.block[before]] <= before:
+                    _wait(state, len(wires.first) - 1 + steps.block[before], number)
+                    why = HELD
+                    break
+                state.released[step] = before
+            receives, sends = steps.receives[step], steps.sends[step]
+            if (receives and incoming == NONE) or (sends and outgoing == NONE):
+                why = NO_PEER
+                break
+            while (receives or sends) and state.message[number] < pieces[step]:
+                if receives and state.length[incoming] == 0:
+                    _wait(state, incoming, number)
+                    why = NO_MESSAGE
+                    break
+                if sends and state.length[outgoing] >= slots:
+                    _wait(state, outgoing, number)
+                    why = NO_ROOM
+                    break
+                if receives:
+                    first = wires.first[incoming]
+                    state.sender[step] = state.messages[first + state.begin[incoming]]
+                    room = wires.first[incoming + 1] - first
+                    state.begin[incoming] = (state.begin[incoming] + 1) % room
+                    state.length[incoming] -= 1
+                    able += _wake(state, incoming, head + able)
+                if sends:
+                    first = wires.first[outgoing]
+                    room = wires.first[outgoing + 1] - first
+                    last = (state.begin[outgoing] + state.length[outgoing]) % room
+                    state.messages[first + last] = step
+                    state.length[outgoing] += 1
+                    able += _wake(state, outgoing, head + able)
+                state.message[number] += 1
+            if why == GOES_ON:
+                state.order[done] = step
+                done += 1
+                state.position[number] += 1
+                state.message[number] = 0
+                able += _wake(state, len(wires.first) - 1 + number, head + able)
+        state.reason[number] = why
+    return done
 
 
-def _exchange(state: _State, number: int, rank: int, step: Step) -> str | None:
-    """Receive and send the messages of a step; return what it waits for, or None."""
-    block = state.run.blocks[number][1]
-    receives, sends = step.receives, step.sends
-    if not (receives or sends):
-        return None
-    if (receives and block.recv_from is None) or (sends and block.send_to is None):
-        return "a message, but the threadblock has no such peer"
-    source = (block.recv_from, rank, block.channel) if receives else None
-    target = (rank, block.send_to, block.channel) if sends else None
-    here = state.run.first[number] + state.position[number]
-    while state.message[number] < state.messages(step):
-        if source is not None and not state.fifo[source]:
-            state.waiting[source].add(number)
-            return f"a message from gpu {source[0]} on channel {source[2]}"
-        if target is not None and state.full(target):
-            state.waiting[target].add(number)
-            return f"gpu {target[1]} to receive on channel {target[2]}"
-        if source is not None:
-            state.run.sender[here] = state.fifo[source].popleft()
-            state.wake(source)
-        if target is not None:
-            state.fifo[target].append(here)
-            state.wake(target)
-        state.message[number] += 1
-    return None
+def _wait(state: _State, key: int, number: int) -> None:
+    """Have a threadblock wait, among those that do in ascending order."""
+    before, after = NONE, state.waiting[key]
+    while after != NONE and after < number:
+        before, after = after, state.next[after]
+    state.next[number] = after
+    if before == NONE:
+        state.waiting[key] = number
+    else:
+        state.next[before] = number
+
+
+def _wake(state: _State, key: int, end: int) -> int:
+    """Let go on who waits for a connection or a threadblock; return how many that are."""
+    woken, number = 0, state.waiting[key]
+    while number != NONE:
+        state.ready[(end + woken) % len(state.ready)] = number
+        woken += 1
+        number = state.next[number]
+    state.waiting[key] = NONE
+    return woken
+
+
+@cache
+def compiled() -> Callable[..., Any]:
+    """Return :func:`run_blocks` as machine code."""
+    return jit(run_blocks, [sys.modules[__name__]], "run-blocks")
+
+
+def _why(blocks: Sequence[tuple[int, Threadblock]], number: int, position: int, reason: int) -> str:
+    """Return what a threadblock waits for at a step."""
+    rank, block = blocks[number]
+    depends = block.steps[position].depends
+    if reason == HELD and depends is not None:
+        wanted = f"step {depends.step} of threadblock {depends.threadblock}"
+        awaited = next(
+            (one for of, one in blocks if (of, one.id) == (rank, depends.threadblock)), None
+        )
+        if awaited is None:
+            return f"{wanted}, which does not exist"
+        posts = releasing_steps(awaited)[max(depends.step, 0) :][:1]
+        return f"{wanted}, but no step from there on posts" if posts in ([], [None]) else wanted
+    return {
+        NO_PEER: "a message, but the threadblock has no such peer",
+        NO_MESSAGE: f"a message from gpu {block.recv_from} on channel {block.channel}",
+        NO_ROOM: f"gpu {block.send_to} to receive on channel {block.channel}",
+    }[reason]
+
+
+def place_of(run: Run, step: int) -> Place:
+    """Return the place of a step number of `run`."""
+    number = int(run.steps.block[step])
+    return Place(run.blocks[number][0], number, step - int(run.steps.first[number]))
 
 
 def places(run: Run) -> list[Place]:
@@ -249,13 +464,20 @@ def standstill(run: Run, fix: str = "reorder the steps, or what they wait for") 
     return Finding("deadlock", "; ".join(waits[:4]) + more, rank, block.id, run.stuck[0][1], fix)
 
 
-def deadlock(program: Program, chunks_per_message: int, slots: int) -> Finding | None:
+def deadlock(
+    program: Program, chunks_per_message: int, slots: int, steps: Steps | None = None
+) -> Finding | None:
     """Return who waits for what when `program` can't end, or None.
 
     A step of count c is ceil(c / `chunks_per_message`) messages, and a connection holds `slots`.
+    `steps` are its :func:`steps_of`.
     """
-    run = maximal_run(program, chunks_per_message, slots)
-    return standstill(run, "reorder the steps, or lower --max-bytes") if run.stuck else None
+    steps = steps or steps_of(program)
+    *_, done = _run(list(program.blocks()), steps, chunks_per_message, slots)
+    if done == len(steps.op):
+        return None
+    run = _told(program, steps, chunks_per_message, slots)
+    return standstill(run, "reorder the steps, or lower --max-bytes")
 
 
 def largest_safe_size(program: Program, runtime: str, low: int, high: int) -> int:
@@ -268,40 +490,43 @@ def largest_safe_size(program: Program, runtime: str, low: int, high: int) -> in
     return high if safe is None else safe
 
 
-def safe_size(program: Program, runtime: str, low: int = 0, high: int = UNLIMITED) -> Safe:
+def safe_size(
+    program: Program, runtime: str, low: int = 0, high: int = UNLIMITED, steps: Steps | None = None
+) -> Safe:
     """Return the largest safe size of `program` on `runtime`, or on all that load a portable file.
 
-    `low` and `high` are bytes of the counted buffer.
+    `low` and `high` are bytes of the counted buffer, and `steps` its :func:`steps_of`.
     """
     # What ends with one chunk a message and one message a connection ends at every size.
-    if deadlock(program, 1, 1) is None:
+    steps = steps or steps_of(program)
+    if deadlock(program, 1, 1, steps) is None:
         return Safe(None)
     rows = [RUNTIMES[name] for name in LOADED_BY.get(runtime, (runtime,))]
     # Runtimes with equal messages and slots are alike here: one of them is looked at.
     kinds = {(r.message_bytes[program.protocol], r.fifo_slots[program.protocol]): r for r in rows}
-    found = [_safe_on(program, row, low, high) for row in kinds.values()]
+    found = [_safe_on(program, steps, row, low, high) for row in kinds.values()]
     return min(found, key=lambda safe: safe.size if safe.size is not None else UNLIMITED)
 
 
-def _safe_on(program: Program, runtime: Runtime, low: int, high: int) -> Safe:
+def _safe_on(program: Program, steps: Steps, runtime: Runtime, low: int, high: int) -> Safe:
     slots, chunks = runtime.fifo_slots[program.protocol], max(program.chunks_per_loop, 1)
     most, least = (
         message_chunks(runtime.name, program.protocol, program.collective, Fraction(size, chunks))
         for size in (low, high)
     )
     # Chunks in a message, descending, that cut some step into more messages than before.
-    counts = {step.count for _, block in program.blocks() for step in block.steps}
+    counts = set(steps.chunks.tolist())
     ways: dict[frozenset[tuple[int, int]], int] = {}
     for held in range(most, least - 1, -1):
         ways.setdefault(frozenset((count, -(-count // held)) for count in counts), held)
     cuts = list(ways.values())
-    stuck = deadlock(program, cuts[-1], slots) if cuts else None
+    stuck = deadlock(program, cuts[-1], slots, steps) if cuts else None
     if stuck is None:
         return Safe(None)
     safe, unsafe = -1, len(cuts) - 1
     while unsafe - safe > 1:
         middle = (safe + unsafe) // 2
-        found = deadlock(program, cuts[middle], slots)
+        found = deadlock(program, cuts[middle], slots, steps)
         safe, unsafe = (safe, middle) if found else (middle, unsafe)
         stuck = found or stuck
     if unsafe == 0:

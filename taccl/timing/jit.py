@@ -125,3 +125,15 @@ def report_compilation(report: Callable[[str], None], message: str) -> Iterator[
     hooks = {"on_start": tell, "on_end": lambda *_: None}
     with event.install_listener("numba:compile", type("Listener", (event.Listener,), hooks)()):
         yield
+
+
+SMALL = 4_000
+"""Turns of a loop that Python is through with before numba is imported: half a second."""
+
+
+def is_worth_compiling(turns: int) -> bool:
+    """Tell whether a loop of so many `turns` is faster as machine code, all included.
+
+    So it always is where this process runs such code already.
+    """
+    return turns > SMALL or bool(_INLINED)

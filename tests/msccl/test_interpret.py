@@ -1,14 +1,13 @@
 """What the interpreter says of hand-made programs, right and wrong."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from taccl.collectives import build_collective
-from taccl.msccl.interpret import Clock, _clocks, _Order, find_root, interpret, judge
+from taccl.msccl.interpret import Cells, _conflicts, _Order, find_root, interpret, judge
 from taccl.msccl.program import Buffer, Finding, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
-from taccl.msccl.run import Place, deadlock, largest_safe_size
+from taccl.msccl.run import Flags, Ints, Run, deadlock, largest_safe_size
 from taccl.msccl.runtimes import RUNTIMES, message_chunks
 from taccl.msccl.xml import read_xml
 from tests.msccl.builders import make, mesh, pairs_schedule, ring_schedule, with_each_step
@@ -473,16 +472,14 @@ def test_a_program_whose_ranks_order_their_own_steps_needs_no_clocks_of_all_rank
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     longest: list[int] = []
-    own = _clocks
 
     def watched(
-        order: _Order, widths: Sequence[int], where: Sequence[Place]
-    ) -> Iterator[tuple[int, int, Clock]]:
-        for number, step, clock in own(order, widths, where):
-            longest.append(len(clock))
-            yield number, step, clock
+        run: Run, cells: Cells, order: _Order, column: Ints, asked: Flags, most: int
+    ) -> tuple[Flags, Ints]:
+        longest.append(int(column.max()) + 1)
+        return _conflicts(run, cells, order, column, asked, most)
 
-    monkeypatch.setattr("taccl.msccl.interpret._clocks", watched)
+    monkeypatch.setattr("taccl.msccl.interpret._conflicts", watched)
     for collective in ("allgather", "reducescatter", "alltoall"):
         clean = make(pairs_schedule(collective, mesh(6)))
         assert judge(clean, "portable") == []
@@ -545,3 +542,23 @@ def test_a_call_has_no_room_beyond_its_chunks_whatever_the_file_says(
     gpus = (replace(swap_gather().gpus[0], threadblocks=(gathers[0], first)),
             swap_gather().gpus[1])  # fmt: skip
     assert rules(interpret(replace(swap_gather(), gpus=gpus), in_place=False)) == found
+
+
+def test_an_input_that_is_added_up_ever_so_often_is_told_without_listing_it() -> None:
+    copied, *grows = copy(INPUT, OUTPUT), add(INPUT, OUTPUT), add(OUTPUT, INPUT)
+    found = interpret(
+        program("allreduce", [block(0, copied, *grows * 50)], chunks=1), in_place=False
+    )
+    results = [finding for finding in found if finding.rule == "result"]
+    assert "(very many times)" in results[0].explanation
+
+
+def test_small_programs_and_large_ones_are_judged_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    clean = make(ring_schedule("allreduce", 4))
+    programs = [clean, with_each_step(clean, lambda step: replace(step, depends=None))]
+    compiled = [judge(one, "rccl") for one in programs]
+    monkeypatch.setattr("taccl.msccl.interpret.is_worth_compiling", lambda _turns: False)
+    monkeypatch.setattr("taccl.msccl.run.is_worth_compiling", lambda _turns: False)
+    assert [judge(one, "rccl") for one in programs] == compiled
+    assert not compiled[0]
+    assert compiled[1]

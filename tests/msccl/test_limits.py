@@ -8,6 +8,7 @@ import pytest
 
 from taccl.msccl.limits import RULES, check_limits
 from taccl.msccl.program import Buffer, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
+from taccl.msccl.run import steps_of
 from taccl.msccl.runtimes import RUNTIMES, message_chunks
 from tests.msccl.builders import make, small_schedules
 from tests.sweep import for_each
@@ -242,7 +243,7 @@ def test_a_good_program_keeps_every_rule_of_every_runtime() -> None:
 @for_each("kind", BROKEN)
 def test_a_broken_program_is_found_by_its_rule_alone(kind: str) -> None:
     rule, build, message = BROKEN[kind]
-    found = list(RULES[rule](build(), RUNTIMES["portable"]))
+    found = list(RULES[rule](build(), RUNTIMES["portable"], steps_of(build())))
     assert found
     assert {finding.rule for finding in found} == {rule}
     assert message in found[0].explanation
