@@ -385,7 +385,7 @@ def test_one_rank_needs_no_sends(name: str) -> None:
     assert (len(schedule), schedule.makespan, schedule.num_sends) == (0, 0, 0)
     assert schedule.expand().makespan == 0
     assert list(schedule.decisions().rows()) == []
-    assert schedule.slots().scratch_chunks == (0,)
+    assert schedule.slots.scratch_chunks == (0,)
 
 
 def test_an_empty_schedule_with_generators_expands_to_nothing() -> None:

@@ -149,7 +149,7 @@ def test_a_sum_and_an_own_value_are_not_side_by_side() -> None:
 @given(seed=st.integers(0, 10**6))
 def test_no_two_chunks_share_a_place_at_a_rank(seed: int) -> None:
     schedule = random_schedule(seed)
-    slots = schedule.slots()
+    slots = schedule.slots
     for rank in range(schedule.topology.num_ranks):
         held = [slots.held(chunk, rank) for chunk in range(schedule.collective.num_chunks)]
         places = [place for place in held if place is not None]
@@ -162,7 +162,7 @@ def test_no_two_chunks_share_a_place_at_a_rank(seed: int) -> None:
 @given(seed=st.integers(0, 10**6))
 def test_the_slots_of_a_schedule_hold_every_arrival(seed: int) -> None:
     schedule = random_schedule(seed)
-    slots = schedule.slots()
+    slots = schedule.slots
     ends = {send: schedule.topology.link(send.link) for send in schedule.sends()}
     hops = [(send.chunk, link.src, link.dst) for send, link in ends.items()]
     assert slots.scratch == place_chunks(schedule.collective, hops).scratch

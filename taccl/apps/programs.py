@@ -42,7 +42,7 @@ from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import judge, order_findings
 from taccl.msccl.limits import WHY, hangs_between_servers
 from taccl.msccl.program import RECEIVES, Op, Program
-from taccl.msccl.run import MAX_WORK, Safe, largest_safe_size, safe_size, work_of
+from taccl.msccl.run import MAX_WORK, Safe, largest_safe_size, safe_size, steps_of, work_of
 from taccl.msccl.runtimes import RUNTIMES, Runtime
 from taccl.replay.cost import ReplayModel, model_of
 from taccl.replay.expected import MOST_INSTANCES, expected_time
@@ -260,6 +260,8 @@ class Lowering:
     than `enough`, it is not improved; those with `fused` steps come before those without, with
     threadblocks that are left over `spread` to busy links, and the fastest of the first ones, with
     its time, is kept as `first`. `drafts` are those that were made, while programs are compared.
+    A rank had so many `blocks` in a program without fused steps of a like schedule; with them it
+    may have fewer, so that more instances are still tried, but not first.
     """
 
     schedule: Schedule
@@ -272,6 +274,7 @@ class Lowering:
     fused: bool = False
     spread: bool = False
     first: tuple[Program, Time] | None = None
+    blocks: int = 1
     drafts: dict[bool, Draft] = field(default_factory=dict)
 
     @property
@@ -358,6 +361,8 @@ class Lowering:
         counts = counts if self.target.instances is None else [self.target.instances]
         hasty = self.over()
         near = counts[:1] if hasty else [n for n in counts[LIKELY::-1] if n] or counts[:1]
+        fits = self.target.max_threadblocks // self.blocks
+        near = [count for count in near if count <= fits] or near[-1:]
         begun = [
             replace(self, target=replace(self.target, instances=n, protocol=self.protocols[0]))
             for n in near
@@ -568,8 +573,9 @@ class Lowering:
         program = replace(self.best[0], name=self.name)
         runtime = self.target.runtime
         found: Safe | None = None
+        steps = steps_of(program)
         if work_of(program) <= MAX_WORK:
-            found = safe_size(program, runtime, program.min_bytes, program.max_bytes)
+            found = safe_size(program, runtime, program.min_bytes, program.max_bytes, steps)
         if found is not None and found.size is not None and found.size < program.max_bytes:
             if found.size < program.min_bytes or found.size <= 0:
                 raise LoweringError(
@@ -582,7 +588,7 @@ class Lowering:
         # The name and the chunk count of a program say the rest.
         known = collective.name in COLLECTIVES and collective.root is None
         asked = None if known else collective.cut(self.target.copies)
-        findings = judge(program, runtime, asked, found)
+        findings = judge(program, runtime, asked, found, steps)
         if findings:
             raise ScheduleError(f"program {program.name}", findings)
         return program
@@ -847,6 +853,9 @@ By whether costs are measured: then there are more of them.
 GIVEN_UP: Mapping[bool, float] = MappingProxyType({False: 0.35, True: 0.5})
 """The same for the first of them: then the schedule is given up."""
 
+ALIKE = 0.75
+"""The same for what the algorithm of the first answer makes: no other is known to fit so well."""
+
 TOO_LONG = "making and replaying its programs takes too long"
 """Why it is."""
 
@@ -1005,10 +1014,18 @@ class Scorer:
         clock = self.clock.share(SCORING[self.target.measured])
         # Of counted work, and once time is up, a first program is waited for.
         waits = self.clock.counted is not None or self.clock.over
-        last = Deadline() if waits else self.clock.share(GIVEN_UP[self.target.measured])
+        opened = self.opened
+        alike = opened is not None and opened.engine == self.engine
+        share = ALIKE if alike else GIVEN_UP[self.target.measured]
+        last = Deadline() if waits else self.clock.share(share)
         # The order of its sends seldom saves what a first program lost.
         enough = None if self.best is None else self.best.time
         task = lowering_of(schedule, self.target, self.size, "score", lambda: clock.over, enough)
+        if opened is not None and opened.task is not None and alike:
+            program, copies = opened.task.best[0], opened.task.target.copies
+            task = replace(task, blocks=max(1, program.num_threadblocks // copies))
+            if _key(opened.schedule) == key:
+                task = replace(task, drafts=opened.task.drafts)
         if self.plans is not None and len(schedule.fans):
             try:
                 known = self.plans(schedule, self.common or self.size)
@@ -1023,6 +1040,7 @@ class Scorer:
             with kept(last):
                 task = task.settled() if self.target.measured else task
                 known = self._compared(task)
+            task.drafts.clear()  # it may be kept
             if self.best is None or known < self.best.time:
                 self.best = Scored(schedule, self.engine, task, known)
                 self._save_time(self.best, task)
@@ -1061,7 +1079,6 @@ class Scorer:
     def _compared(self, task: Lowering) -> Time:
         """Return what the best program takes at the size at which all are compared."""
         program, own = task.best
-        task.drafts.clear()  # it may be kept
         if self.common in (0, task.size):
             return own
         alike = replace(task, size=self.common).replay(program)

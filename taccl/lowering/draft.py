@@ -475,7 +475,7 @@ def make_draft(
             fix="use --inplace, --outofplace or --both",
         )
     full = schedule.expand()
-    slots = full.slots()
+    slots = full.slots
     messages = find_messages(full, slots, singly=singly)
     events = order_events(messages, full.topology, full.collective)
     longest = 1 if singly else MAX_COUNT

@@ -29,8 +29,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taccl.collectives import COLLECTIVES, Collective
+from taccl.collectives.ragged import places_in
 from taccl.errors import LoweringError
 from taccl.lowering.blocks import (
     Block,
@@ -70,6 +72,9 @@ FORWARDED: Mapping[Op, tuple[Op, Op]] = {
 }
 """What a receive becomes when its value is sent on: kept as well, or not."""
 
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
 Access = tuple[int, bool, bool]
 """Position of a move, and whether it reads and writes."""
 
@@ -84,17 +89,23 @@ class _Accesses:
 
     def __post_init__(self) -> None:
         """Record all moves."""
+        ops = [move.op for move in self.draft.moves]
+        reads, writes, adds = (
+            np.array([op in kind for op in ops], dtype=np.bool_)
+            for kind in (READS_SOURCE, WRITES_TARGET, {Op.REDUCE})
+        )
         self.parts = find_parts(self.draft.moves, self.draft.modes)
-        self.of = [[] for _ in range(self.parts.count)]
-        for place, move in enumerate(self.draft.moves):
-            reads, writes = move.op in READS_SOURCE, move.op in WRITES_TARGET
-            adds = move.op is Op.REDUCE
-            for source, target in self.parts.of(place):
-                for part in source:
-                    if part not in target:
-                        self.of[part].append((place, reads, False))
-                for part in target:
-                    self.of[part].append((place, adds or (reads and part in source), writes))
+        rows = []
+        for source, target in self.parts.ends:
+            place, part, both = _touched(source, target)
+            rows.append((part, place, adds[place] | (reads[place] & both), writes[place]))
+            place, part, both = _touched(target, source)
+            rows.append((part[~both], place[~both], reads[place[~both]], both[~both]))
+        part, place, read, wrote = map(np.concatenate, zip(*rows, strict=True))
+        order = np.lexsort((place, part))
+        accesses = list(zip(*(c[order].tolist() for c in (place, read, wrote)), strict=True))
+        first = np.searchsorted(part[order], np.arange(self.parts.count + 1)).tolist()
+        self.of = [accesses[begin:end] for begin, end in pairwise(first)]
 
     def target(self, place: int, since: int) -> Iterator[list[Access]]:
         """Yield, part by part, what touches the target of a move after a position."""
@@ -117,6 +128,14 @@ class _Accesses:
                         if writes or wrote:
                             return True
         return False
+
+
+def _touched(other: Ints, side: Ints) -> tuple[Ints, Ints, Flags]:
+    """Return moves, parts that they touch on a side, and whether they do on the other one, too."""
+    lengths = side[1] - side[0]
+    place = np.repeat(np.arange(len(lengths)), lengths)
+    part = side[0][place] + places_in(lengths)
+    return place, part, (other[0][place] <= part) & (part < other[1][place])
 
 
 def fuse_sums(draft: Draft) -> Draft:

@@ -1128,7 +1128,7 @@ class _Drawing:
 
     def __post_init__(self) -> None:
         collective = self.schedule.collective
-        self.slots = self.schedule.slots()
+        self.slots = self.schedule.slots
         self.mode = mode_of(
             collective.name, collective.num_ranks, collective.num_chunks,
             in_place=self.options.in_place,

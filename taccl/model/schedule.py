@@ -243,8 +243,9 @@ class Schedule:
         np.add.at(held, uses.resource, uses.held)
         return tuple(held.tolist())
 
+    @cached_property
     def slots(self) -> Slots:
-        """Return where each chunk lives at each rank, over all orbits."""
+        """Where each chunk lives at each rank, over all orbits."""
         full = self.expand()
         ranks, sets = full.topology.num_ranks, self.collective.rank_sets
         wants = np.array([np.isin(np.arange(ranks), members) for members in sets], dtype=np.bool_)

@@ -61,6 +61,7 @@ from taccl.msccl.run import (
     MAX_WORK,
     NONE,
     OPS,
+    SMALL,
     Flags,
     Ints,
     Run,
@@ -479,16 +480,21 @@ _BUFFER_NAMES = {
 
 
 def judge(
-    program: Program, runtime: str, collective: Collective | None = None, safe: Safe | None = None
+    program: Program,
+    runtime: str,
+    collective: Collective | None = None,
+    safe: Safe | None = None,
+    steps: Steps | None = None,
 ) -> list[Finding]:
     """Return all that is wrong with `program`; empty is what it takes to be written.
 
     Limits of `runtime`, data and races in every claimed mode, and deadlocks at any size of the
     declared range: larger sizes cut steps into more messages, of which a connection holds few.
     `collective` is what it should do, as for :func:`interpret`; `safe` what
-    :func:`taccl.msccl.run.safe_size` says of the program's range, where that is known.
+    :func:`taccl.msccl.run.safe_size` says of the program's range, and `steps` are its
+    :func:`taccl.msccl.run.steps_of`, where they are known.
     """
-    run = maximal_run(program)
+    run = maximal_run(program, steps=steps)
     findings = check_limits(program, runtime, run.steps)
     open_sends = program.protocol in RUNTIMES[runtime].open_sends
     for in_place, claimed in ((True, program.in_place), (False, program.out_of_place)):
@@ -987,7 +993,7 @@ _LOOPS = (find_conflicts, follow, find_right, find_inputs)
 
 def _loops(turns: int) -> Sequence[Callable[..., Any]]:
     """Return the loops over steps and values, for so many of them."""
-    return compiled() if is_worth_compiling(turns) else _LOOPS
+    return compiled() if is_worth_compiling("judge", turns, SMALL) else _LOOPS
 
 
 @cache

@@ -34,6 +34,9 @@ from taccl.timing.jit import is_worth_compiling, jit
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
+SMALL = 4_000
+"""Steps that Python follows as fast as machine code is loaded."""
+
 MAX_WORK = 3_000_000
 """Chunks that steps move, above which a program is not followed (no runtime holds that many)."""
 
@@ -222,14 +225,17 @@ GOES_ON, HELD, NO_PEER, NO_MESSAGE, NO_ROOM = range(5)
 
 
 def maximal_run(
-    program: Program, chunks_per_message: int | None = None, slots: int | None = None
+    program: Program,
+    chunks_per_message: int | None = None,
+    slots: int | None = None,
+    steps: Steps | None = None,
 ) -> Run:
     """Run `program` until no threadblock can go on.
 
     `chunks_per_message` cuts steps into messages (None: one message a step); `slots` bounds the
-    messages of a connection (None: unbounded).
+    messages of a connection (None: unbounded). `steps` are its :func:`steps_of`.
     """
-    return _told(program, steps_of(program), chunks_per_message, slots)
+    return _told(program, steps or steps_of(program), chunks_per_message, slots)
 
 
 def _told(program: Program, steps: Steps, cut: int | None, slots: int | None) -> Run:
@@ -292,7 +298,7 @@ def _run(
         column(len(number_of), 0), column(len(pieces), NONE), column(len(pieces), NONE),
         column(len(pieces), NONE),
     )  # fmt: skip
-    loop = compiled() if is_worth_compiling(len(pieces)) else run_blocks
+    loop = compiled() if is_worth_compiling("judge", len(pieces), SMALL) else run_blocks
     return list(number_of), wires, state, loop(steps, wires, pieces, most, state)
 
 

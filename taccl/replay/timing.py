@@ -11,6 +11,7 @@ iteration, in which messages have another size; so any number of periods before 
 """
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -20,7 +21,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.msccl.program import SENDS, Program
+from taccl.msccl.program import SENDS, Gpu, Program
 from taccl.replay import events
 from taccl.replay.compile import Columns, among_peers, columns_of, count_messages, split, unfit
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, Sharing, sharing_of
@@ -321,8 +322,14 @@ class Timing:
 
     @cached_property
     def columns(self) -> Columns:
-        """The program in columns."""
-        return columns_of(self.program, self.topology, route=self.route)
+        """The program in columns, which are the same for all protocols and size ranges."""
+        asked = self.program.gpus, self.topology, self.route
+        for *known, columns in list(_COLUMNS):
+            if all(one is other for one, other in zip(asked, known, strict=True)):
+                return columns
+        columns = columns_of(self.program, self.topology, route=self.route)
+        _COLUMNS.append((*asked, columns))
+        return columns
 
     @cached_property
     def loads(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -388,6 +395,10 @@ class Timing:
             route=self.route, protocol_costs=self.protocol_costs,
         )  # fmt: skip
         return replace(trace, spans=())
+
+
+_COLUMNS: deque[tuple[tuple[Gpu, ...], Topology, bool, Columns]] = deque(maxlen=2)
+"""Columns of the last programs: threadblocks, topology, whether routed, columns."""
 
 
 def run_machine(machine: Machine, *, steady: bool) -> tuple[bool, int]:

@@ -10,6 +10,7 @@ import gc
 import hashlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,13 +128,14 @@ def report_compilation(report: Callable[[str], None], message: str) -> Iterator[
         yield
 
 
-SMALL = 4_000
-"""Turns of a loop that Python is through with before numba is imported: half a second."""
+def is_worth_compiling(loop: str, turns: int, most: int) -> bool:
+    """Tell whether a `loop` is faster as machine code, with the time that loading it takes.
 
-
-def is_worth_compiling(turns: int) -> bool:
-    """Tell whether a loop of so many `turns` is faster as machine code, all included.
-
-    So it always is where this process runs such code already.
+    It is once this process has run it for more than `most` turns in all, with the `turns` to come.
     """
-    return turns > SMALL or bool(_INLINED)
+    _TURNS[loop] += turns
+    return _TURNS[loop] > most
+
+
+_TURNS: Counter[str] = Counter()
+"""How often loops have been run that may be compiled, or not."""

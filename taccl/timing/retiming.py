@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.timing import occupancy
-from taccl.timing.jit import jit
+from taccl.timing.jit import is_worth_compiling, jit
 from taccl.timing.occupancy import (
     DONE,
     NOTHING,
@@ -275,7 +275,7 @@ def times_of(
         hidden = begin[visible_from][legs.row].astype(np.int32)
     sends = Sends(first, at[: len(moved)], at[len(moved) :], own, adds, hidden)
     if plain is None:
-        plain = rows < WORTH_COMPILED and not compiled.cache_info().currsize
+        plain = not is_worth_compiling("retiming", rows, WORTH_COMPILED)
     if plain:
         uses, sends = as_lists(uses), Sends(*(column.tolist() for column in sends))
     run: Pass = start_sums if collective.reduces else start_copies

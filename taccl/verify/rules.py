@@ -118,7 +118,7 @@ def adjacency(sends: Sends) -> Iterator[Finding]:
     """
     if sends.schedule.packs or needs_no_adjacency(sends):
         return
-    slots, leg = sends.schedule.slots(), np.searchsorted(sends.row, np.arange(len(sends.schedule)))
+    slots, leg = sends.schedule.slots, np.searchsorted(sends.row, np.arange(len(sends.schedule)))
     found, links = set[int](), len(sends.schedule.topology.links)
     for chunks, rows, src, dst in sends.schedule.runs():
         fed, row = sends.fed[leg[rows]].tolist(), rows[0]
