@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.grid [--machines dgx2] [--collectives allgather] [--sizes 1MB]`` runs
 ``taccl`` on one server and on two (where a machine has servers), under the rule ``occupy``, and
-under the measured costs of machines that have them. ``--sample`` runs the same 60 cells each time,
+under the measured costs of machines that have them. Each cell has a process of its own, as each
+call of ``taccl`` has. ``--sample`` runs the same 60 cells each time,
 meant to take 20 minutes on an idle machine. ``--results FILE`` keeps the cells that were run: those
 that it has are not run again. ``--write docs/performance.md`` puts the table there.
 """
@@ -11,8 +12,10 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import sha256
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -140,6 +143,13 @@ def row_of(cell: Cell, network: LogicalTopology, seconds: float = SECONDS) -> Ro
     return Row(found.time, bound.time, bound.kind, found.result.engine, time.monotonic() - began)
 
 
+def row_apart(cell: Cell, seconds: float = SECONDS) -> Row:
+    """Run one cell in a process that ran no other: what those leave in memory slows searches."""
+    networks_of = {nodes: network for _, nodes, network in networks([cell.machine])}
+    warm_up()
+    return row_of(cell, networks_of[cell.nodes], seconds)
+
+
 def gaps_line(name: str, rows: Sequence[Row]) -> str | None:
     """Return a row of a distribution; None where no row has a gap."""
     gaps = sorted(row.gap for row in rows if row.gap is not None)
@@ -231,14 +241,13 @@ def main() -> None:
     if not wanted:
         parser.error("no cell is left")
     kept = read_rows(asked.results)
-    if set(wanted) - kept.keys():
-        warm_up()
-    for cell in wanted:
-        if cell not in kept:
-            kept[cell] = row_of(cell, every[cell], asked.time_limit)
-            if asked.results:
-                write_rows(asked.results, kept)
-        print(cells_text(cell, kept[cell]), flush=True)
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        for cell in wanted:
+            if cell not in kept:
+                kept[cell] = pool.submit(row_apart, cell, asked.time_limit).result()
+                if asked.results:
+                    write_rows(asked.results, kept)
+            print(cells_text(cell, kept[cell]), flush=True)
     rows = {cell: kept[cell] for cell in wanted}
     print("", *distribution(rows), sep="\n")
     if asked.write:
