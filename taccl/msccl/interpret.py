@@ -58,6 +58,7 @@ from taccl.msccl.limits import check_limits
 from taccl.msccl.program import READS_SOURCE, RECEIVES, WRITES_TARGET, Finding, Op, Program
 from taccl.msccl.run import (
     BUFFERS,
+    COMPILING,
     MAX_WORK,
     NONE,
     OPS,
@@ -74,7 +75,7 @@ from taccl.msccl.run import (
     work_of,
 )
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.timing.jit import is_worth_compiling, jit
+from taccl.timing.jit import is_worth_compiling, jit, telling
 
 MAX_CLOCKS = 20_000_000
 """int32 numbers: 80 MB."""
@@ -669,10 +670,10 @@ def _follow(
     # Copies of one chunk are one value, that of the first source.
     entries = np.arange(len(held.chunk))
     named = entries if expected.reduces else held.first[held.chunk]
-    places = np.stack((held.rank, held.offset), axis=1)[named]
-    inputs, value = np.unique(places, axis=0, return_inverse=True)
+    width = int(held.offset.max(initial=0)) + 1
+    keys, value = np.unique((held.rank * width + held.offset)[named], return_inverse=True)
     value = value.reshape(-1).astype(np.int64) + 1
-    inputs = np.concatenate([np.full((1, 2), NONE), inputs])
+    inputs = np.concatenate([np.full((1, 2), NONE), np.stack(np.divmod(keys, width), axis=1)])
     once = named == entries
     wanted = np.append(0, np.cumsum(once))[held.first], value[once]
     values = np.full(len(cells.rank), NONE, dtype=np.int64)
@@ -999,7 +1000,8 @@ def _loops(turns: int) -> Sequence[Callable[..., Any]]:
 @cache
 def compiled() -> Sequence[Callable[..., Any]]:
     """Return the loops over steps and values as machine code."""
-    return [jit(loop, [sys.modules[__name__]], loop.__name__) for loop in _LOOPS]
+    parts = [sys.modules[__name__]]
+    return [telling(jit(loop, parts, loop.__name__), COMPILING) for loop in _LOOPS]
 
 
 def _described(end: End, expected: Collective, output: int) -> Wrong:

@@ -29,10 +29,12 @@ from taccl.msccl.runtimes import (
     joined_bytes,
     message_chunks,
 )
-from taccl.timing.jit import is_worth_compiling, jit
+from taccl.timing.jit import is_worth_compiling, jit, telling
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+
+COMPILING = "taccl: compiling the judge of programs; once on this machine, for about 10 s"
 
 SMALL = 4_000
 """Steps that Python follows as fast as machine code is loaded."""
@@ -399,7 +401,7 @@ def _wake(state: _State, key: int, end: int) -> int:
 @cache
 def compiled() -> Callable[..., Any]:
     """Return :func:`run_blocks` as machine code."""
-    return jit(run_blocks, [sys.modules[__name__]], "run-blocks")
+    return telling(jit(run_blocks, [sys.modules[__name__]], "run-blocks"), COMPILING)
 
 
 def _why(blocks: Sequence[tuple[int, Threadblock]], number: int, position: int, reason: int) -> str:

@@ -10,7 +10,6 @@ iterations, everything from the first to the second repeats until some threadblo
 iteration, in which messages have another size; so any number of periods before that can be skipped.
 """
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from taccl.replay.compile import Columns, among_peers, columns_of, count_message
 from taccl.replay.cost import PROTOCOL_FACTOR, ReplayModel, Sharing, sharing_of
 from taccl.replay.events import NEVER, Machine, Rows, machine_of, messages_of
 from taccl.replay.interpreter import Standstill, Trace, Wait, deadlock, replay
-from taccl.timing.jit import PLAIN, jit, report_compilation
+from taccl.timing.jit import PLAIN, jit, telling
 from taccl.topology.graph import Topology
 
 _SAME_IN_BLOCKS = (
@@ -207,23 +206,12 @@ def compiled() -> Run:
     """Return :func:`taccl.replay.events.run_events` as machine code, compiled or from the cache."""
     # Inlined, it runs 50 times as fast.
     made = jit(events.run_events, PARTS, "replay", {**PLAIN, "forceinline": True})
-
-    def run(machine: Machine, budget: int) -> int:
-        with report_compilation(_tell, MESSAGE):
-            return int(made(machine, budget))
-
-    return run
+    return telling(made, MESSAGE)
 
 
 def is_loaded() -> bool:
     """Tell whether the machine code is in this process already."""
     return compiled.cache_info().currsize > 0
-
-
-@cache
-def _tell(message: str) -> None:
-    """Say something once."""
-    sys.stderr.write(f"{message}\n")
 
 
 WORTH_COMPILED = 80_000

@@ -13,11 +13,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Arguments = ParamSpec("Arguments")
+Found = TypeVar("Found")
 
 RARELY = (200_000, 20, 100)
 """Thresholds of the garbage collector: schedules are millions of small objects without cycles, and
@@ -126,6 +129,22 @@ def report_compilation(report: Callable[[str], None], message: str) -> Iterator[
     hooks = {"on_start": tell, "on_end": lambda *_: None}
     with event.install_listener("numba:compile", type("Listener", (event.Listener,), hooks)()):
         yield
+
+
+def telling(loop: Callable[Arguments, Found], message: str) -> Callable[Arguments, Found]:
+    """Return a compiled `loop` that says a `message` on stderr, once, when it is compiled."""
+
+    def run(*arguments: Arguments.args, **named: Arguments.kwargs) -> Found:
+        with report_compilation(_tell, message):
+            return loop(*arguments, **named)
+
+    return run
+
+
+@cache
+def _tell(message: str) -> None:
+    """Say something once."""
+    sys.stderr.write(f"{message}\n")
 
 
 def is_worth_compiling(loop: str, turns: int, most: int) -> bool:
