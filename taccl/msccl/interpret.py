@@ -313,12 +313,12 @@ class _Clocks(NamedTuple):
     """What threadblocks know of each other: how many steps of each are done, one a column.
 
     `now` is that of every threadblock, and `kept` of steps at their ends: `place` has the row of
-    a step, and the rows that are free are in `free`. `uses` counts who still needs it.
+    a step, and the rows that are free are in `spare`. `uses` counts who still needs it.
     """
 
     now: NDArray[np.int32]
     kept: NDArray[np.int32]
-    free: Ints
+    spare: Ints
     place: Ints
     uses: Ints
 
@@ -375,7 +375,7 @@ def find_conflicts(
         if own != NONE:
             clocks.now[block, own] = step - steps.first[block] + 1
         if clocks.uses[step] > 0:
-            clocks.place[step] = clocks.free[kept]
+            clocks.place[step] = clocks.spare[kept]
             kept += 1
             for place in range(clocks.now.shape[1]):
                 clocks.kept[clocks.place[step], place] = clocks.now[block, place]
@@ -403,7 +403,7 @@ def _learn(
         clocks.uses[before] -= 1
         if clocks.uses[before] == 0:
             kept -= 1
-            clocks.free[kept] = row
+            clocks.spare[kept] = row
     return kept
 
 
