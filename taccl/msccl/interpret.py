@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.collectives import COLLECTIVES, Collective
+from taccl.collectives.ragged import places_in
 from taccl.msccl.expected import (
     MOST_TIMES,
     Cell,
@@ -55,7 +56,7 @@ from taccl.msccl.expected import (
     value_of,
 )
 from taccl.msccl.limits import check_limits
-from taccl.msccl.program import READS_SOURCE, RECEIVES, WRITES_TARGET, Finding, Op, Program
+from taccl.msccl.program import READS_SOURCE, RECEIVES, WRITES_TARGET, Buffer, Finding, Op, Program
 from taccl.msccl.run import (
     BUFFERS,
     COMPILING,
@@ -68,6 +69,7 @@ from taccl.msccl.run import (
     Run,
     Safe,
     Steps,
+    column_of,
     maximal_run,
     place_of,
     safe_size,
@@ -131,24 +133,19 @@ def cells_of(steps: Steps, mode: Mode, inputs: Ints, outputs: Ints) -> Cells:
 
     moved = np.where(steps.op == _NOP, 0, np.maximum(steps.chunks, 0))
     touched = [np.where(slots[:, 0] == NONE, 0, moved) for slots in (steps.source, steps.target)]
-    rank, kind, offset = (
-        np.concatenate([*(np.repeat(column, times) for column, times in zip(
-            two, touched, strict=True
-        )), *rest])
-        for two, rest in (
-            ((steps.rank, steps.rank), (inputs[:, 0], outputs[:, 0])),
-            (
-                (steps.source[:, 0], steps.target[:, 0]),
-                (np.full(len(inputs), 0), np.full(len(outputs), 1)),
-            ),
-            ((steps.source[:, 1], steps.target[:, 1]), (inputs[:, 1], outputs[:, 1])),
-        )
-    )  # fmt: skip
-    both = np.concatenate(touched)
-    behind = np.cumsum(both)
-    offset[: behind[-1] if len(behind) else 0] += np.arange(int(both.sum())) - np.repeat(
-        behind - both, both
-    )
+    sides = list(zip((steps.source, steps.target), touched, strict=True))
+    named = ((inputs, BUFFERS.index(Buffer.INPUT)), (outputs, BUFFERS.index(Buffer.OUTPUT)))
+    rank = np.concatenate([
+        *(np.repeat(steps.rank, times) for times in touched), *(places[:, 0] for places, _ in named)
+    ])  # fmt: skip
+    kind = np.concatenate([
+        *(np.repeat(slots[:, 0], times) for slots, times in sides),
+        *(np.full(len(places), buffer) for places, buffer in named),
+    ])  # fmt: skip
+    offset = np.concatenate([
+        *(np.repeat(slots[:, 1], times) + places_in(times) for slots, times in sides),
+        *(places[:, 1] for places, _ in named),
+    ])  # fmt: skip
     if mode.in_place:
         for number, shift in enumerate((mode.input_shift, mode.output_shift)):
             there = kind == number
@@ -217,16 +214,14 @@ def _order_of(run: Run, *, open_sends: bool) -> _Order:
     finished = np.zeros(len(run.steps.op), dtype=np.bool_)
     finished[order] = True
 
-    def column(before: Mapping[int, int]) -> Ints:
-        found = np.full(len(finished), NONE, dtype=np.int64)
-        found[list(before)] = list(before.values())
-        return np.where(finished, found, NONE)
-
     early = np.zeros(len(finished), dtype=np.bool_)
     if open_sends:
         releasing = np.array(list(run.released_by.values()), dtype=np.int64)
         early[releasing] = run.steps.op[releasing] == _SEND
-    return _Order(order, column(run.released_by), column(run.sender), early)
+    released, sender = (
+        np.where(finished, column_of(run, before), NONE) for before in (run.released_by, run.sender)
+    )
+    return _Order(order, released, sender, early)
 
 
 def _slabs(run: Run, order: _Order, ranks: Sequence[int]) -> Iterator[list[int]]:
@@ -679,8 +674,6 @@ def _follow(
     values = np.full(len(cells.rank), NONE, dtype=np.int64)
     values[cells.inputs] = value
     moved = np.where(steps.op == _NOP, 0, np.maximum(steps.chunks, 0))
-    sender = np.full(len(moved), NONE, dtype=np.int64)
-    sender[list(run.sender)] = list(run.sender.values())
     room = np.empty((int(moved[_ADDS[steps.op]].sum()), 2), dtype=np.int64)
     sums = Sums(len(inputs), room, np.ones(len(inputs) + len(room), dtype=np.int64))
     told = np.empty((2 * MAX_FINDINGS, 3), dtype=np.int64)
@@ -688,10 +681,10 @@ def _follow(
     _loops(len(steps.op))[1](
         steps, cells, order,
         _Messages(
-            sender, np.cumsum(moved) - moved, np.zeros(len(moved), dtype=np.int64),
-            np.empty(int(moved.sum()), dtype=np.int64),
+            column_of(run, run.sender), np.cumsum(moved) - moved,
+            np.zeros(len(moved), dtype=np.int64), np.empty(int(moved.sum()), dtype=np.int64),
         ),
-        _Left(values, sums, told, count),
+        _Memory(values, sums, told, count),
     )  # fmt: skip
     problems = _Problems(run, cells, mode, room_of(expected, mode), order)
     writable = np.array([size > 0 for size in expected.output_sizes])
@@ -713,8 +706,8 @@ class _Messages(NamedTuple):
     values: Ints
 
 
-class _Left(NamedTuple):
-    """What a run leaves: values by cell and sums, with room for all, and what went wrong.
+class _Memory(NamedTuple):
+    """What steps change: values by cell and sums, with room for all, and what went wrong.
 
     `told` has rows of step, position in _RULES, and a cell that nothing wrote, or the chunks of a
     message; `counts` says how many sums there are, and how many rows, by rule.
@@ -726,7 +719,7 @@ class _Left(NamedTuple):
     counts: Ints
 
 
-def follow(steps: Steps, cells: Cells, order: Ints, sent: _Messages, end: _Left) -> None:
+def follow(steps: Steps, cells: Cells, order: Ints, sent: _Messages, end: _Memory) -> None:
     """Do what steps do to memory and messages.
 
     Parameters
@@ -774,7 +767,7 @@ def follow(steps: Steps, cells: Cells, order: Ints, sent: _Messages, end: _Left)
         sent.chunks[step] = length
 
 
-def _add(end: _Left, one: int, two: int) -> int:
+def _add(end: _Memory, one: int, two: int) -> int:
     """Return the number of a sum; NONE adds nothing."""
     if one == NONE:
         return two
@@ -787,7 +780,7 @@ def _add(end: _Left, one: int, two: int) -> int:
     return int(sums.first + number)
 
 
-def _check_written(end: _Left, step: int, first: int, chunks: int, rule: int) -> None:
+def _check_written(end: _Memory, step: int, first: int, chunks: int, rule: int) -> None:
     """Tell the first cell that a step reads and nobody wrote, unless another is undefined."""
     for cell in range(first, first + chunks):
         if end.values[cell] == NONE:
@@ -796,7 +789,7 @@ def _check_written(end: _Left, step: int, first: int, chunks: int, rule: int) ->
             break
 
 
-def _tell_step(end: _Left, step: int, rule: int, detail: int) -> None:
+def _tell_step(end: _Memory, step: int, rule: int, detail: int) -> None:
     kind = 1 if rule == _UNEVEN else 2
     if end.counts[kind] < len(end.told) // 2:
         row = end.counts[1] + end.counts[2]
@@ -806,10 +799,33 @@ def _tell_step(end: _Left, step: int, rule: int, detail: int) -> None:
 
 _ADDS = np.array([op in (Op.REDUCE, *RECEIVES) and op in READS_SOURCE for op in OPS])
 
-_RULES = ("operands", "input", "input", "overlap", "outside", "undefined", "count", "undefined")
-"""What can be wrong with a step, in the order in which it is told."""
+_NOT_THERE = (
+    "undefined", "reads chunk {offset} of buffer {buffer}, which nothing wrote",
+    "receive or copy something there first",
+)  # fmt: skip
 
-_UNWRITTEN, _UNEVEN, _UNWRITTEN_TOO = 5, 6, 7
+_RULES = (
+    ("operands", "{op} of no chunk", "give slots and a count"),
+    ("input", "writes the input buffer", "write the output or scratch instead"),
+    ("input", "writes the buffer of a rank that is to get nothing", "write scratch instead"),
+    ("overlap", "source and target overlap", "use scratch for one of them"),
+    (
+        "outside", "uses chunk {offset} of buffer {buffer}, and a call has only {room}",
+        "use scratch for what the call has no room for",
+    ),
+    _NOT_THERE,
+    (
+        "count", "receives {chunks} chunks, and its message has {found}",
+        "give both ends of a message one count",
+    ),
+    _NOT_THERE,
+)  # fmt: skip
+"""What can be wrong with a step, in the order in which it is told: rule, explanation, fix.
+
+What is not there may be what it reads or, after the message, what it adds to.
+"""
+
+_OUTSIDE, _UNWRITTEN, _UNEVEN, _UNWRITTEN_TOO = 4, 5, 6, 7
 
 
 class _Problems(NamedTuple):
@@ -838,7 +854,7 @@ def _findings(problems: _Problems, writable: Flags, told: Ints) -> Iterator[Find
         for name, chunks in sizes.items():
             limits[rank, KINDS.index(name)] = chunks
     bad_cell = (cells.offset < 0) | (cells.offset >= limits[cells.rank, cells.kind])
-    bad_before = np.append(0, np.cumsum(bad_cell))
+    bad, bad_before = np.flatnonzero(bad_cell), np.append(0, np.cumsum(bad_cell))
     outside = np.zeros(len(moves), dtype=np.bool_)
     for first in (cells.source, cells.target):
         begin = np.where(first != NONE, first, 0)
@@ -853,21 +869,20 @@ def _findings(problems: _Problems, writable: Flags, told: Ints) -> Iterator[Find
     )
     rows = [(step, rule, detail) for step, rule, detail in told.tolist()]
     for rule, mask in enumerate(masks):
-        found = order[(mask & moves)[order]][:MAX_FINDINGS].tolist()
-        for step in found:
-            spots = [
-                cell
+        for step in order[(mask & moves)[order]][:MAX_FINDINGS].tolist():
+            spots = (  # the first bad cell of each side
+                bad[np.searchsorted(bad, first)]
                 for first in (cells.source[step], cells.target[step])
-                for cell in range(first, first + int(steps.chunks[step]))
-                if first != NONE and bad_cell[cell]
-            ] if rule == _RULES.index("outside") else []  # fmt: skip
-            rows.append((step, rule, spots[0] if spots else NONE))
+                if rule == _OUTSIDE and first != NONE
+                and bad_before[first + steps.chunks[step]] > bad_before[first]
+            )  # fmt: skip
+            rows.append((step, rule, int(next(spots, NONE))))
     place = np.full(len(moves), NONE, dtype=np.int64)
     place[order] = np.arange(len(order))
     often: Counter[str] = Counter()
     for step, rule, detail in sorted(rows, key=lambda row: (place[row[0]], row[1])):
-        often[_RULES[rule]] += 1
-        if often[_RULES[rule]] <= MAX_FINDINGS:
+        often[_RULES[rule][0]] += 1
+        if often[_RULES[rule][0]] <= MAX_FINDINGS:
             yield _said(problems, step, rule, detail)
 
 
@@ -876,31 +891,14 @@ def _said(problems: _Problems, step: int, rule: int, detail: int) -> Finding:
     run, cells, room = problems.run, problems.cells, problems.room
     place = place_of(run, step)
     block = run.blocks[place.block][1]
-    buffer, offset = cells.name(detail) if rule not in (_UNEVEN, 0, 1, 2, 3) else ("", 0)
-    explanation, fix = (
-        lambda: (f"{block.steps[place.step].op.value} of no chunk", "give slots and a count"),
-        lambda: ("writes the input buffer", "write the output or scratch instead"),
-        lambda: ("writes the buffer of a rank that is to get nothing", "write scratch instead"),
-        lambda: ("source and target overlap", "use scratch for one of them"),
-        lambda: (
-            f"uses chunk {offset} of buffer {buffer}, and a call has only"
-            f" {room[place.rank].get(buffer, 0)}",
-            "use scratch for what the call has no room for",
-        ),
-        lambda: (
-            f"reads chunk {offset} of buffer {buffer}, which nothing wrote",
-            "receive or copy something there first",
-        ),
-        lambda: (
-            f"receives {int(run.steps.chunks[step])} chunks, and its message has {detail}",
-            "give both ends of a message one count",
-        ),
-        lambda: (
-            f"reads chunk {offset} of buffer {buffer}, which nothing wrote",
-            "receive or copy something there first",
-        ),
-    )[rule]()
-    return Finding(_RULES[rule], explanation, place.rank, block.id, place.step, fix)
+    of_cell = rule in (_OUTSIDE, _UNWRITTEN, _UNWRITTEN_TOO)
+    buffer, offset = cells.name(detail) if of_cell else ("", 0)
+    name, explanation, fix = _RULES[rule]
+    explanation = explanation.format(
+        op=block.steps[place.step].op.value, offset=offset, buffer=buffer, found=detail,
+        room=room[place.rank].get(buffer, 0), chunks=int(run.steps.chunks[step]),
+    )  # fmt: skip
+    return Finding(name, explanation, place.rank, block.id, place.step, fix)
 
 
 def wrong_outputs(end: End, expected: Collective) -> Flags:

@@ -11,7 +11,7 @@ size at which a program can't deadlock is found by halving the cuts.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -173,19 +173,14 @@ class Run:
     stuck: list[tuple[int, int, str]]
 
 
-def releasing_steps(block: Threadblock) -> list[int | None]:
-    """Return for every step the first one from there on that posts: only such move the flag.
+def column_of(run: Run, before: Mapping[int, int]) -> Ints:
+    """Return what is known of some steps of a `run`, as a column of all; NONE: nothing.
 
-    Flags are compared with >=, so who waits for a nop goes on when a later step posts; a nop
-    itself posts nothing.
+    `before` leads from steps to others: `released_by` or `sender`.
     """
-    found: list[int | None] = []
-    posting: int | None = None
-    for position in range(len(block.steps) - 1, -1, -1):
-        step = block.steps[position]
-        posting = position if step.posts and step.op is not Op.NOP else posting
-        found.append(posting)
-    return found[::-1]
+    found = np.full(len(run.steps.op), NONE, dtype=np.int64)
+    found[list(before)] = list(before.values())
+    return found
 
 
 class _Wires(NamedTuple):
@@ -259,9 +254,11 @@ def _told(program: Program, steps: Steps, cut: int | None, slots: int | None) ->
         blocks, steps, state.order[:done].tolist(), known(state.released), known(state.sender),
         dict(sorted(left.items())),
         [
-            (number, position, _why(blocks, number, position, int(state.reason[number])))
-            for number in np.flatnonzero(state.reason).tolist()
-            for position in [int(state.position[number] - steps.first[number])]
+            (number, step - int(steps.first[number]), _why(blocks, steps, step, reason))
+            for number, (step, reason) in enumerate(
+                zip(state.position.tolist(), state.reason.tolist(), strict=True)
+            )
+            if reason != GOES_ON
         ],
     )  # fmt: skip
 
@@ -404,19 +401,18 @@ def compiled() -> Callable[..., Any]:
     return telling(jit(run_blocks, [sys.modules[__name__]], "run-blocks"), COMPILING)
 
 
-def _why(blocks: Sequence[tuple[int, Threadblock]], number: int, position: int, reason: int) -> str:
-    """Return what a threadblock waits for at a step."""
-    rank, block = blocks[number]
-    depends = block.steps[position].depends
+def _why(blocks: Sequence[tuple[int, Threadblock]], steps: Steps, step: int, reason: int) -> str:
+    """Return what the threadblock of a step waits for there."""
+    at = int(steps.block[step])
+    rank, block = blocks[at]
+    depends = block.steps[step - int(steps.first[at])].depends
     if reason == HELD and depends is not None:
         wanted = f"step {depends.step} of threadblock {depends.threadblock}"
-        awaited = next(
-            (one for of, one in blocks if (of, one.id) == (rank, depends.threadblock)), None
-        )
-        if awaited is None:
-            return f"{wanted}, which does not exist"
-        posts = releasing_steps(awaited)[max(depends.step, 0) :][:1]
-        return f"{wanted}, but no step from there on posts" if posts in ([], [None]) else wanted
+        if steps.awaits[step] != NEVER:
+            return wanted
+        known = any((of, one.id) == (rank, depends.threadblock) for of, one in blocks)
+        problem = "but no step from there on posts" if known else "which does not exist"
+        return f"{wanted}, {problem}"
     return {
         NO_PEER: "a message, but the threadblock has no such peer",
         NO_MESSAGE: f"a message from gpu {block.recv_from} on channel {block.channel}",
