@@ -59,6 +59,8 @@ MORE = (
     "dragonfly allgather --engine guided --size 1KB",
     "leaf-spine:3x4 allgather --engine guided --size 64KB",
     "dragonfly allreduce --engine guided --size 1KB",
+    "mi250 broadcast --size 1GB --engine flow",
+    "mesh2d allreduce --size 64MB --chunks 8 --engine auto",
 )
 """Cells besides those of ``frozen``, for what none of these uses."""
 
@@ -218,6 +220,10 @@ MECHANISMS = (
     Mechanism("growing messages", {FLOW + "growing": _in_pieces}, IN_FLOW),
     Mechanism("flows by near gateways", {FLOW + "_routes": _empty}, IN_FLOW),
     Mechanism("variations of a flow's order", {FLOW + "NOISE": 0.0}, IN_FLOW),
+    Mechanism(
+        "trees of a packing", {FLOW + "MOST_PAIRS": -1}, ("--chunks 8 --engine auto",), heavy=True
+    ),
+    Mechanism("stretches of links", {PROGRAMS + "STRETCHES": ()}, ("1GB --engine flow",)),
     Mechanism("flows without symmetry", {FLOW + "MAX_ARCS": -1}, IN_FLOW),
     Mechanism("routing by a model", {STAGED + "route": _empty}, IN_STAGED),
     Mechanism("order and batches by a model", {STAGED + "improve_order": _unimproved}, IN_STAGED),

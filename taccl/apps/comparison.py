@@ -349,7 +349,7 @@ def _algorithms(question: Question, absent: dict[str, str]) -> Iterator[_Candida
     topology, collective = question.topology, question.collective
     kind = COLLECTIVES.get((alone(collective) or collective).name)
     many = kind is not None and (kind.has_root or collective.members is not None)
-    counts = (*kind.chunk_counts, *kind.counts_across) if kind is not None and many else (1,)
+    counts = kind.chunk_counts if kind is not None and many else (1,)
     reference = question.sizes[len(question.sizes) // 2]
     target = Target(question.runtime, min_bytes=min(question.sizes), max_bytes=max(question.sizes))
     protocols: Sequence[str] = ()

@@ -33,7 +33,7 @@ import numpy as np
 
 from taccl.collectives import COLLECTIVES, Collective, has_xml
 from taccl.errors import InputError, LoweringError, ScheduleError
-from taccl.lowering.blocks import ways_needed
+from taccl.lowering.blocks import stretches_of, ways_needed
 from taccl.lowering.dependencies import ORDERS
 from taccl.lowering.draft import Draft
 from taccl.lowering.lower import Lowered, LowerOptions, TooManyError, draft_of, finish, modes_served
@@ -89,6 +89,12 @@ LOST = 1.5
 
 SPREAD = 3
 """Numbers of instances with which threadblocks are spread: the best without, and fewer."""
+
+STRETCHES = (Fraction(1), Fraction(2, 3))
+"""Of what the busiest edge takes, how long the stretches of a link are that are tried."""
+
+NEAR_BUSIEST = Fraction(103, 100)
+"""Times that: no program is much faster, whatever its threadblocks do."""
 
 WORTH_DOUBLING = 0.0005
 """What twice these have to save."""
@@ -668,6 +674,7 @@ def best_variant(task: Lowering) -> Variant | None:
             raise refused
         return None
     best = min(found, key=lambda variant: variant.cost)
+    best = min([best, *_in_stretches(task, draft, best)], key=lambda variant: variant.cost)
     # Where edges are shared, no message overtakes another.
     if best.time > task.schedule.makespan and not (task.target.measured or task.over()):
         best = min(_held_back(task, draft, found), key=lambda variant: variant.cost)
@@ -704,6 +711,28 @@ def _all_made(
         if variant.time <= draft.schedule.makespan or task.over():
             break
     return found, refused
+
+
+def _in_stretches(task: Lowering, draft: Draft, best: Variant) -> Iterator[Variant]:
+    """Yield variants in which iterations overlap as far as the busiest edge lets them.
+
+    There are none where there is one iteration, or the `best` already is as fast as that edge; nor
+    with measured costs, by which several instances do as much.
+    """
+    schedule, program = draft.schedule, best.lowered.program
+    message, _ = task.target.model.of_protocol(program.protocol)
+    busiest = max(schedule.edge_busy)
+    sliced = schedule.chunk_size > task.target.copies * message
+    if task.target.measured or not sliced or best.time <= NEAR_BUSIEST * busiest:
+        return
+    for share in STRETCHES:
+        longest = int(share * busiest)
+        if task.over() or not any(stretches_of(draft.messages, draft.lanes, longest).values()):
+            return
+        with suppress(LoweringError):  # it may need more threadblocks than there are
+            made = _made(task, draft, replace(best.options, stretch=longest))
+            if made is not None and task.accepts(made.lowered.program):
+                yield made
 
 
 def _made(task: Lowering, draft: Draft, options: LowerOptions) -> Variant | None:
@@ -976,7 +1005,7 @@ class Scorer:
     def expects(self, schedule: Schedule) -> Time:
         """Return the picoseconds that the best program of a schedule is expected to take."""
         target = self.target
-        if target is None or not target.measured:
+        if target is None or len(schedule.fans):
             return schedule.makespan
         protocols = target.protocols(schedule.collective.name, schedule.topology)
         return expected_time(

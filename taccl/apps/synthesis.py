@@ -26,7 +26,7 @@ from taccl.apps.request import Request, Synthesis
 from taccl.apps.warmup import compile_ahead
 from taccl.bounds import ANY, any_bounds, best, fixed_bounds, fixed_floors
 from taccl.bounds.net import check_times
-from taccl.collectives import COLLECTIVES, PIECES, Collective, alone, chunk_counts, chunk_size_of
+from taccl.collectives import COLLECTIVES, PIECES, WAVES, Collective, alone, chunk_size_of
 from taccl.errors import InputError, NoScheduleError, OutOfTimeError
 from taccl.model.problem import Bound, Candidate, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
@@ -80,7 +80,7 @@ SOME_LINKS = 64
 MOST_PIECES = 128
 """Chunks of one root's data, at most, that pass through chains and trees."""
 
-IN_WAVES, QUARTERS_EARLY = (1, 2, 4, 8), (1, 4, 2, 8)
+QUARTERS_EARLY = (1, 4, 2, 8)
 """Chunk counts of what all get from all across servers, and these where quarters are LONG."""
 
 PIECES_FIRST = (4, 8, 2, 1)
@@ -463,16 +463,16 @@ def counts_of(
     if asked:
         counts = (asked,)
     elif collective.name in COLLECTIVES:
-        counts = chunk_counts(collective.name, logical.topology.num_servers)
+        counts = COLLECTIVES[collective.name].chunk_counts
         if logical.topology.copies_or_adds and logical.topology.num_servers > 1:
             counts = tuple(sorted({*counts, *ROUNDS}))
     elif (inside := alone(collective)) is not None:
         # Who relays works on one chunk while the next arrives.
-        counts = chunk_counts(inside.name, 2)
+        counts = COLLECTIVES[inside.name].chunk_counts
     long, rooted = len(counts) > len(CHUNK_COUNTS) + 1, collective.root is not None
     if len(counts) > 1 and not long:
         counts = _with_least_bound(request, collective, counts, clock.share(SECOND))
-        if counts == IN_WAVES:
+        if counts == WAVES:
             # Where quarters are long between servers, one is spread while the next one crosses.
             table, server = logical.topology.links, logical.topology.server_of
             quarter = Fraction(request.size, 4 * collective.chunks_in_size)

@@ -34,7 +34,7 @@ from taccl.collectives.chunks import MAX_CHUNKS, PIECES, Collective
 from taccl.errors import InputError, did_you_mean
 
 __all__ = [
-    "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "PIECES", "Collective", "Kind", "alone",
+    "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "PIECES", "WAVES", "Collective", "Kind", "alone",
     "among_members", "build_collective", "busbw_factor", "check_members", "chunk_size_of",
     "collective_name", "has_xml",
 ]  # fmt: skip
@@ -49,8 +49,7 @@ class Kind:
     ``all``; there are n ** `blocks` blocks. `busbw` is num_ranks -> the factor from algbw to busbw,
     as nccl-tests counts. `xml_name` is the name in MSCCL XML; msccl spells reducescatter with an
     underscore. None: the runtimes that know it count its size in a way that no file can rely on, so
-    there is no XML. ``--chunks auto`` tries `chunk_counts` in order, while more is better, and
-    after these `counts_across` where there are several servers.
+    there is no XML. ``--chunks auto`` tries `chunk_counts` in order, while more is better.
     """
 
     sources: str
@@ -59,7 +58,6 @@ class Kind:
     xml_name: str | None
     blocks: int = 1
     chunk_counts: tuple[int, ...] = (1, 2, 4)
-    counts_across: tuple[int, ...] = ()
 
     @property
     def has_root(self) -> bool:
@@ -81,13 +79,13 @@ ALLTOALLV = "alltoallv"
 PIPELINED = (1, 2, 4, 8, 16)
 """Where one root's data passes through chains and trees, more chunks keep more links busy."""
 
-WAVES = (8,)
-"""What all get from all may cross servers in waves of 8, 5 and 3 half chunks."""
+WAVES = (1, 2, 4, 8)
+"""What all get from all may cross servers in waves of 8, 5 and 3 half chunks, or go along trees."""
 
 COLLECTIVES: Mapping[str, Kind] = MappingProxyType({
-    "allgather": Kind("each", "all", _others, "allgather", counts_across=WAVES),
-    "reducescatter": Kind("all", "each", _others, "reducescatter", counts_across=WAVES),
-    "allreduce": Kind("all", "all", lambda n: 2 * _others(n), "allreduce", counts_across=WAVES),
+    "allgather": Kind("each", "all", _others, "allgather", 1, WAVES),
+    "reducescatter": Kind("all", "each", _others, "reducescatter", 1, WAVES),
+    "allreduce": Kind("all", "all", lambda n: 2 * _others(n), "allreduce", 1, WAVES),
     "alltoall": Kind("sender", "each", _others, "alltoall", 2),
     "broadcast": Kind("root", "all", _all, "broadcast", 0, PIPELINED),
     "reduce": Kind("all", "root", _all, "reduce", 0, PIPELINED),
@@ -95,12 +93,6 @@ COLLECTIVES: Mapping[str, Kind] = MappingProxyType({
     "scatter": Kind("root", "each", _others, None),
 })  # fmt: skip
 """All collectives; those whose sources are ``all`` sum."""
-
-
-def chunk_counts(name: str, servers: int) -> tuple[int, ...]:
-    """Return the chunks per rank to try, in order, for a ``name`` on so many ``servers``."""
-    kind = COLLECTIVES[name]
-    return (*kind.chunk_counts, *(kind.counts_across if servers > 1 else ()))
 
 
 def has_xml(name: str) -> bool:

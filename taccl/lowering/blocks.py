@@ -10,6 +10,12 @@ connection of its own. A link that the schedule has more messages on at once tha
 holds gets several, which take messages in turn; so may the busiest links, where threadblocks are to
 spare and one is slower than its link.
 
+A program whose chunks are longer than a message is run once for each slice of them, and iterations
+overlap as in modulo scheduling: a threadblock begins one when it is through with the one before. If
+its first and its last message of an iteration are t apart in the schedule, no period is shorter
+than t where they depend on one another. So where t is more than the busiest edge needs, links can
+be cut into stretches of no more time than that.
+
 How far threadblocks are known to be when a move starts (:class:`Clocks`) follows from both: program
 order, and messages.
 """
@@ -18,6 +24,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +32,7 @@ from numpy.typing import NDArray
 from taccl.lowering.draft import Lane, Message, Move
 from taccl.msccl.program import Op, Slot
 from taccl.topology.graph import Topology
+from taccl.units import Time
 
 LOCAL_PER_BLOCK = 8
 """More copies than that at the start of a receiving threadblock would delay its peer."""
@@ -230,12 +238,14 @@ def number_connections(
     topology: Topology,
     parts: Mapping[Lane, int],
     ways: Mapping[Lane, int],
+    stretches: Mapping[int, int],
 ) -> dict[int, int]:
     """Return the number of the connection that every message takes.
 
     `moves` are in one legal order, and `lanes` has the link of every message, whose links belong to
-    `topology`. `parts` are the stretches of time that a link is cut into, and `ways` the
-    connections that take its messages in turn, where there is more than one.
+    `topology`. `stretches` has for each message the stretch of time of its link that it is in; all
+    are in one if there are none. Each is cut into `parts`, and `ways` are the connections that take
+    its messages in turn, where there is more than one.
     """
     queues: dict[Lane, list[int]] = defaultdict(list)
     for move in moves:
@@ -245,11 +255,33 @@ def number_connections(
     for lane, queue in queues.items():
         width = len(topology.links_between(lane.src, lane.dst))
         share = -(-len(queue) // parts.get(lane, 1))
-        turns = ways.get(lane, 1)
-        for place, message in enumerate(queue):
-            part = place // share * turns + place % turns
-            connection[message] = part * width + lane.number
+        turns, before = ways.get(lane, 1), 0
+        for _, stretch in groupby(queue, lambda message: stretches.get(message, 0)):
+            for place, message in enumerate(stretch):
+                part = (before + place // share) * turns + place % turns
+                connection[message] = part * width + lane.number
+            before += place // share + 1
     return connection
+
+
+def stretches_of(
+    messages: Sequence[Message], lanes: Sequence[Lane], longest: Time
+) -> dict[int, int]:
+    """Return for each of the `messages` which stretch of its link it is in, the first being 0.
+
+    Message ``i`` crosses ``lanes[i]``. From the start of the
+    first of a stretch to the end of its last on the link there are no more than the `longest`
+    picoseconds.
+    """
+    stretches: dict[int, int] = {}
+    begun: dict[Lane, tuple[int, Time]] = {}
+    for number in sorted(range(len(messages)), key=lambda number: messages[number].start):
+        one = messages[number]
+        stretch, start = begun.get(lanes[number], (-1, 0))
+        if stretch < 0 or one.released - start > longest:
+            begun[lanes[number]] = stretch, _ = stretch + 1, one.start
+        stretches[number] = stretch
+    return stretches
 
 
 def _ends_without_moves(

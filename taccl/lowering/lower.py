@@ -43,6 +43,7 @@ from taccl.lowering.blocks import (
     count_connections,
     number_connections,
     pair_ends,
+    stretches_of,
     sums_by,
     ways_by_load,
     ways_needed,
@@ -322,6 +323,8 @@ class LowerOptions:
     `held`: numbers of messages that are held back, and the times of the schedule after which they
     are to start.
     `spread`: threadblocks that would be left over serve more connections of the busiest links.
+    `stretch`: picoseconds of the schedule in which all messages of a threadblock begin and end;
+    None: any.
     `slots`: messages that a connection holds: a link that the schedule has more messages on at once
     gets several connections. None: one is enough for any link.
     `max_steps`, `max_threadblocks`: limits of the runtime, for each threadblock and each rank.
@@ -344,6 +347,7 @@ class LowerOptions:
     held: Mapping[int, Time] = field(default_factory=lambda: NOTHING_HELD)
     spread: bool = False
     slots: int | None = None
+    stretch: Time | None = None
     max_steps: int = 64
     max_threadblocks: int = 64
     open_sends: bool = False
@@ -452,8 +456,10 @@ def _fit_blocks(
             raise LoweringError("no threadblocks are left over", fix="do not spread them")
         ways = {lane: max(ways.get(lane, 1), more.get(lane, 1)) for lane in {**ways, **more}}
     parts: dict[Lane, int] = {}
+    longest = options.stretch
+    stretches = {} if longest is None else stretches_of(draft.messages, lanes, longest)
     while True:
-        connection = number_connections(draft.moves, lanes, topology, parts, ways)
+        connection = number_connections(draft.moves, lanes, topology, parts, ways, stretches)
         made, joins = fuse_sends(draft, connection, options.fused) if options.fused else (draft, {})
         if options.paired:
             joins |= pair_ends(lanes, connection, joins)

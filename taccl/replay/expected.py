@@ -1,14 +1,17 @@
-"""What the programs of a schedule take with measured costs, told before there are any.
+"""What the programs of a schedule take, told before there are any.
 
 Making and replaying all programs of a schedule takes a hundred times as long as timing its messages
-once more. So those are timed once more, on a network on which they cost what those of a program do:
+once more. So those are timed once more, on a network on which they cost what those of a program do.
+A schedule has no slices: of chunks that are longer than a message, the first iteration takes what
+messages of one slice take, and those after it follow as fast as the busiest edge lets them.
+
+With measured costs, besides:
 
 - a protocol has its launch, its alphas, and its bytes on the wire for each byte of data;
 - a connection is a resource of its own, as fast as the threadblocks of its instances together;
 - an edge within a server that several links use carries less, where that was measured;
 - a FIFO slot holds few chunks, so that the others of a message follow in messages of their own;
-- ``M`` bytes of a chunk, in each instance, are one iteration. The first takes what its messages
-  take; those after it follow as fast as the busiest resource lets them.
+- ``M`` bytes of a chunk, in each instance, are one iteration.
 
 The least of all protocols, with one instance and with as many as there are threadblocks for, is
 what the best program is expected to take. It is no bound: the order of sends, sums, local copies
@@ -55,12 +58,21 @@ def expected_time(
     many `threadblocks`, and there are so many `instances` (None: as many as pay). With `fused`
     steps a threadblock passes on what it receives: nobody waits for its flags.
 
-    The topology of the schedule has measured costs. Of many ranks, of chunks that are made in time,
-    and of what switches copy or add, the schedule's own makespan stands for it.
+    Of many ranks, of chunks that are made in time, and of what switches copy or add, the schedule's
+    own makespan stands for it.
     """
     topology, collective = schedule.topology, schedule.collective
     if topology.num_ranks > MANY_RANKS or collective.is_timed or len(schedule.fans):
         return schedule.makespan
+    if not model.measured:
+        message = max(model.of_protocol(protocol)[0] for protocol in protocols)
+        iterations = -(-schedule.chunk_size // ((instances or 1) * message))
+        if iterations <= 1:
+            return schedule.makespan
+        first = retime(
+            collective, schedule.group, schedule.chunk_size / iterations, schedule.decisions()
+        )
+        return min(schedule.makespan, first.makespan + (iterations - 1) * max(first.edge_busy))
     costs, decisions = measured_costs(topology).protocols, schedule.decisions()
     counts = (instances,) if instances else (1, most_instances(schedule, threadblocks))
     crowded = crowded_edges(schedule)

@@ -138,22 +138,29 @@ def _own_first(
 
 
 def rows_of_routes(network: Network, routes: Routes) -> list[tuple[int, int, bool]]:
-    """Return (chunk, link, reduce) rows of a routing in a valid sequence.
-
-    A reduction plays the trees backwards: children before parents. Where a rank has no value of
-    its own, the first to arrive is a copy and the others add to it.
-    """
-    rows = [
+    """Return (chunk, link, reduce) rows of a routing in a valid sequence."""
+    hops = [
         (demand.chunk, arc.link)
         for demand, arcs in zip(network.demands, routes, strict=True)
         for arc in arcs
     ]
-    if not network.reverse:
-        return [(chunk, link, False) for chunk, link in rows]
-    collective, dst = network.problem.collective, network.problem.topology.links.dst
+    return rows_of_trees(network.problem, hops, reverse=network.reverse)
+
+
+def rows_of_trees(
+    problem: Problem, hops: Sequence[tuple[int, int]], *, reverse: bool
+) -> list[tuple[int, int, bool]]:
+    """Return (chunk, link, reduce) rows in a valid sequence of (chunk, link) `hops` of a `problem`.
+
+    Parents come before children. A reduction plays the trees in `reverse`: children before parents.
+    Where a rank has no value of its own, the first to arrive is a copy and the others add to it.
+    """
+    if not reverse:
+        return [(chunk, link, False) for chunk, link in hops]
+    collective, dst = problem.collective, problem.topology.links.dst
     holds: set[tuple[int, int]] = set()
     summed = []
-    for chunk, link in reversed(rows):
+    for chunk, link in reversed(hops):
         here = (chunk, int(dst[link]))
         summed.append((chunk, link, here in holds or collective.is_source(*here)))
         holds.add(here)

@@ -210,6 +210,10 @@ TURN = 0.12
 NEXT = 0.2
 """Of the time limit, for every turn after its first."""
 
+QUICK, WIDE = 0.1, 2
+"""Of the time limit: an engine whose turn took no more goes on before others begin, unless its best
+is so many times the best score."""
+
 CLOSE = Fraction(5, 4)
 """Times the best score: an engine further from it gets no more chunks before others."""
 
@@ -356,7 +360,7 @@ def portfolio(search: Search) -> list[Attempt]:
 
 @dataclass(eq=False)
 class _Player:
-    """The engine of a `name` that takes turns, so many of them yet.
+    """The engine of a `name` that takes turns, so many of them yet, the last for some `seconds`.
 
     `scores` are its best, by chunk count in the order in which they were tried, and it was `asked`
     to improve these best attempts.
@@ -366,12 +370,21 @@ class _Player:
     scores: dict[int, Time] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
     turns: int = 0
+    seconds: float = 0.0
 
     def following(self, series: Series) -> int | None:
         """Return the next chunk count that may pay; None: none does."""
         scores = list(self.scores.values())
         untried = [count for count in series.counts if count not in self.scores]
         return untried[0] if untried and series.pays(scores) else None
+
+    def is_quick(self, search: "Search") -> bool:
+        """Tell whether its turn was short, it is not far from the best, and has more chunks."""
+        best = None if search.best is None else search.best.time
+        if best is None or not self.scores or self.seconds > QUICK * search.seconds:
+            return False
+        near = min(self.scores.values()) <= WIDE * best
+        return near and self.following(search.series) is not None
 
 
 def _take_turns(search: Search) -> None:
@@ -380,8 +393,10 @@ def _take_turns(search: Search) -> None:
     players = [_Player(name) for name in SEARCHES]
     while players and not search.over:
         fresh = [player for player in players if not player.turns]
+        quick = (player for player in players if player.is_quick(search))
         if fresh:
-            player, count = fresh[0], series.counts[0]
+            player = next(quick, fresh[0])
+            count = (player.scores and player.following(series)) or series.counts[0]
             seconds = max(TURN * search.seconds, search.spare / (len(fresh) + 2))
         else:
             if search.spare < WORTH_MORE * search.seconds:
@@ -423,7 +438,7 @@ def _turn(search: Search, player: _Player, count: int, seconds: float) -> Attemp
     problem, options = search.task(count, seconds)
     options = replace(options, seed=options.seed + (player.turns if count in player.scores else 0))
     attempt = attempted(player.name, _fitting(search, player.name), problem, options)
-    player.turns += 1
+    player.turns, player.seconds = player.turns + 1, attempt.seconds
     if attempt.score is not None:
         player.scores[count] = min(attempt.score, player.scores.get(count, attempt.score))
     before = search.best

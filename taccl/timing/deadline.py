@@ -48,7 +48,7 @@ class Deadline:
     counted: float | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     patience: float = math.inf
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=lambda: time.monotonic())
     latest: float = math.inf
     passed: threading.Event = field(default_factory=threading.Event)
 

@@ -1,5 +1,6 @@
 """Lowering: every program is right, ordered, free of deadlocks and within its limits."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -11,14 +12,19 @@ from hypothesis import strategies as st
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import LoweringError
-from taccl.lowering.blocks import SUMS, sums_by, ways_by_load
+from taccl.lowering.blocks import SUMS, stretches_of, sums_by, ways_by_load
 from taccl.lowering.draft import Lane, Message, Move
 from taccl.lowering.lower import LowerOptions, lower, modes_served
+from taccl.model.problem import Options, problem_of
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.interpret import find_root, judge
 from taccl.msccl.program import Buffer, Op, Program, Slot, StepRef
 from taccl.msccl.run import deadlock
 from taccl.msccl.xml import read_xml, write_xml
+from taccl.replay.cost import model_of
+from taccl.replay.timing import traces
+from taccl.synth.flow.engine import flow
+from taccl.topology.file import load_topology
 from taccl.topology.symmetry import make_group
 from tests.generators import random_schedule
 from tests.msccl.builders import (
@@ -45,6 +51,8 @@ OPTIONS: dict[str, dict[str, object]] = {
     "paced order": {"order": "paced"},
     "several connections": {"slots": 1},
     "short threadblocks": {"max_steps": 6},
+    "short stretches": {"stretch": 2000},
+    "short stretches of short threadblocks": {"stretch": 4000, "max_steps": 6},
 }
 
 
@@ -440,6 +448,43 @@ def test_spread_threadblocks_keep_the_limit_and_compute_the_same() -> None:
     assert all(plain.num_threadblocks <= spread.num_threadblocks <= 8 for plain, spread in pairs)
     assert not any(judge(spread, "portable", None) for _, spread in pairs)
     assert all("threadblocks" in reason for reason in made if isinstance(reason, str))
+
+
+def test_a_links_messages_are_cut_into_stretches_of_time() -> None:
+    # Starts 0, 3, 6 .. 27, each a link for 2: at most so long from a start to an end.
+    lanes = [Lane(0, 1, 0)] * 10
+    messages = [
+        Message(0, 0, 1, (number,), (), 3 * number, 3 * number + 2, reduce=False,
+                released=3 * number + 2)
+        for number in range(10)
+    ]  # fmt: skip
+    for longest, sizes in (
+        (2, [1] * 10),
+        (5, [2] * 5),
+        (7, [2] * 5),
+        (8, [3, 3, 3, 1]),
+        (29, [10]),
+    ):
+        stretches = stretches_of(messages, lanes, longest)
+        assert list(Counter(stretches[number] for number in range(10)).values()) == sizes, longest
+
+
+def test_iterations_overlap_as_far_as_the_busiest_link_lets_them() -> None:
+    # 16 trees on 16 GPUs: a link has chunks that are sent first, and others that come seven hops
+    # later. In one threadblock these hold up those of the next iteration.
+    problem = problem_of(
+        load_topology("mi250"), build_collective("broadcast", 16, 16, root=0), 16 << 25
+    )  # fmt: skip
+    schedule = flow(problem, Options(batch=False, deterministic=True, time_limit=2.0)).schedule
+    assert schedule is not None
+    busiest, times = max(schedule.edge_busy), []
+    for stretch in (None, busiest):
+        program = make(schedule, stretch=stretch, order="ports")
+        assert not judge(program, "portable", None)
+        (trace,) = traces(program, schedule.topology, (16 << 25,), model_of("portable", 4))
+        times.append(trace.time or 0)
+    assert times[0] > 2 * busiest
+    assert times[1] < Fraction(6, 5) * busiest
 
 
 def test_more_elements_than_a_reader_holds_are_refused_before_they_are_written() -> None:

@@ -26,7 +26,7 @@ SMALL = small_schedules()
 def shared(schedule: Schedule) -> tuple[Draft, list[int]]:
     """Return a draft and its scratch after sharing, without fused steps."""
     draft = make_draft(schedule, in_place=False, out_of_place=True)
-    connection = number_connections(draft.moves, draft.lanes, draft.schedule.topology, {}, {})
+    connection = number_connections(draft.moves, draft.lanes, draft.schedule.topology, {}, {}, {})
     blocks = assign_blocks(draft.moves, draft.lanes, draft.schedule.topology, connection, {})
     _, clocks = find_dependences(draft, blocks, "ports")
     _, sizes = share_scratch(draft.moves, clocks, draft.scratch)

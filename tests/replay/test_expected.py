@@ -47,6 +47,13 @@ def test_a_schedule_is_expected_to_take_what_its_messages_take() -> None:
         assert found == wanted, claim
 
 
+def test_without_measured_costs_slices_follow_one_another_as_well() -> None:
+    # A hop takes 700 ps, and 4 for each byte; a message holds 1000 bytes.
+    plain = replace(MODEL, measured=False)
+    for size, wanted in ((1000, 2 * 4700), (5000, 2 * 4700 + 4 * 4700)):
+        assert expected_time(passed_on(1, size, costs()), plain, ("Simple",), 2) == wanted
+
+
 def test_an_edge_that_serves_several_peers_is_expected_to_carry_less() -> None:
     topology = replace(hub(3, beta=4), measured=costs(several=Fraction(1, 2)))
     problem = problem_of(topology, build_collective("broadcast", 3, 1, root=0), 100)

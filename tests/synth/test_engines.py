@@ -39,14 +39,7 @@ def bound_of(problem: Problem, options: Options) -> int:
     return best(any_bounds(problem.logical, problem.collective, int(size))).time
 
 
-ONLY = {"flow": ("alltoall", "gather", "scatter")}
-"""What engines serve that do not serve all."""
-
-SERVED = [
-    (engine, collective)
-    for engine in ENGINES
-    for collective in ONLY.get(engine, tuple(COLLECTIVES))
-]
+SERVED = [(engine, collective) for engine in ENGINES for collective in COLLECTIVES]
 
 
 @for_each(("engine", "collective"), SERVED, quick=35, parts=2)
@@ -87,8 +80,8 @@ PASSED_ON = {"chain", "double-chain", "binomial", "direct"}
 @pytest.mark.parametrize(
     ("collective", "candidates"),
     [
-        ("broadcast", {*PIPELINES, "guided", "exact", "taccl"}),
-        ("reduce", {*PIPELINES, "guided", "exact", "taccl"}),
+        ("broadcast", {*PIPELINES, "flow", "guided", "exact", "taccl"}),
+        ("reduce", {*PIPELINES, "flow", "guided", "exact", "taccl"}),
         ("gather", {*PASSED_ON, "flow", "guided", "exact", "taccl"}),
         ("scatter", {*PASSED_ON, "flow", "guided", "exact", "taccl"}),
     ],
@@ -223,7 +216,7 @@ def test_auto_is_never_worse_than_its_candidates() -> None:
         "parameter-server", "recursive-doubling", "chain", "binomial",
     }  # fmt: skip
     served = [one for one in result.candidates if one.score is not None]
-    assert {one.engine for one in served} == {*classical, "guided", "exact", "taccl"}
+    assert {one.engine for one in served} == {*classical, "flow", "guided", "exact", "taccl"}
     assert result.schedule.makespan == min(one.score or 0 for one in served)
 
 

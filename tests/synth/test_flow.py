@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from taccl.bounds import best, fixed_bounds
+from taccl.bounds import any_bounds, best, fixed_bounds
+from taccl.collectives import COLLECTIVES
 from taccl.errors import NoScheduleError
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule
@@ -57,16 +58,34 @@ def test_the_bound_is_reached_on_machines(name: str, symmetric: bool) -> None:
 
 
 @for_each("seed", range(12), quick=16)
-@for_each("collective", ["alltoall", "gather", "scatter"])
+@for_each("collective", sorted(COLLECTIVES))
 @for_each("options", [ONE_BY_ONE, QUICK], ids=["single", "batches"])
 def test_any_network_is_served_correctly(seed: int, collective: str, options: Options) -> None:
     solved(random_problem(seed, collective), options)
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "broadcast"])
-def test_chunks_for_several_ranks_are_no_flow(collective: str) -> None:
-    with pytest.raises(NoScheduleError, match=f"flow does not exist for {collective}"):
-        flow(problem_of(ring4(), collective), QUICK)
+def test_copied_chunks_take_trees_that_use_every_way_from_the_root() -> None:
+    # Two chunks on a ring of four, one each way round: three hops of 1010 ps, and no link twice.
+    for collective in ("broadcast", "reduce"):
+        found = solved(problem_of(ring4(), collective, chunks=2))
+        assert found.makespan == 3 * 1010
+        assert max(found.edge_busy) == 1010
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "allgather", "allreduce"])
+def test_trees_hold_no_link_much_longer_than_any_must_be(collective: str) -> None:
+    chunks = 16 if collective in ("broadcast", "reduce") else 4
+    for machine in ("mi250", "mesh2d"):
+        problem = problem_of(load_topology(machine), collective, chunks=chunks, chunk_size=10**7)
+        size = int(problem.chunk_size) * problem.collective.chunks_in_size
+        bound = best(any_bounds(problem.logical, problem.collective, size)).time
+        assert max(solved(problem).edge_busy) <= 1.14 * bound
+
+
+def test_trees_are_refused_where_they_are_too_many() -> None:
+    problem = problem_of(load_topology("dgx-a100", nodes=32), "allgather", chunk_size=10**6)
+    with pytest.raises(NoScheduleError, match="so many trees take too long to look for"):
+        flow(problem, QUICK)
 
 
 @pytest.mark.parametrize("sketch", ["dgx2-relay", "dgx2-fully-connected"])

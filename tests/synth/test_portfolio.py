@@ -95,13 +95,14 @@ class _Clocked:
         self.calls: list[tuple[str, int, int, tuple[Schedule, ...]]] = []
         self.seconds: list[float] = []
         self.better: Mapping[str, int] = {}
+        self.quick: set[str] = set()
         monkeypatch.setattr("taccl.timing.deadline.time.monotonic", lambda: self.now)
         monkeypatch.setattr(portfolio, "CLASSICAL", {})
         monkeypatch.setattr(portfolio, "SEARCHES", {name: self._engine(name) for name in SEARCHES})
 
     def _engine(self, name: str) -> Callable[[Problem, Options], Result]:
         def search(problem: Problem, options: Options) -> Result:
-            self.now += options.time_limit
+            self.now += 0.1 if name in self.quick else options.time_limit
             chunks = problem.collective.chunks_per_rank
             self.calls.append((name, chunks, options.seed, options.known))
             self.seconds.append(options.time_limit)
@@ -128,6 +129,19 @@ def test_every_engine_has_a_short_turn_before_one_has_a_second(
     assert [(name, chunks) for name, chunks, *_ in clocked.calls[:4]] == [(n, 1) for n in SEARCHES]
     assert clocked.seconds[:4] == pytest.approx([40 / 6, 40 / 6, 40 / 6, 40 / 6], rel=0.02)
     assert sum(clocked.seconds) <= 40
+
+
+def test_an_engine_whose_turns_are_quick_goes_on_until_more_chunks_do_not_pay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocked = _Clocked(monkeypatch)
+    clocked.quick = {"flow"}
+    for two, then in ((500, ("flow", 4)), (-1, ("guided", 1)), (-1500, ("guided", 1))):
+        clocked.calls.clear()
+        clocked.better = {"flow 2": two}
+        clocked.run((1, 2, 4))
+        engines = [(name, chunks) for name, chunks, *_ in clocked.calls]
+        assert engines[:3] == [("flow", 1), ("flow", 2), then]
 
 
 def test_more_chunks_go_to_who_is_close_and_engines_start_from_what_is_known(
@@ -259,11 +273,14 @@ def test_what_ends_after_the_program_of_another_way_is_lowered_only_where_slices
     assert most[True] > 1
 
 
-def test_algorithms_that_do_not_exist_are_not_listed_and_engines_say_why() -> None:
+def test_algorithms_that_do_not_exist_are_not_listed_and_engines_say_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("taccl.synth.flow.engine.MOST_PAIRS", 1)
     result = solve(problem_of(load_topology("ring:4"), "allgather"), "auto", QUICK)
     reasons = {one.engine: one.reason for one in result.candidates if one.makespan is None}
     assert set(reasons) == {"flow"}
-    assert "do not each go from one rank to one other" in (reasons["flow"] or "")
+    assert "so many trees" in (reasons["flow"] or "")
 
 
 def test_several_counts_compete_and_each_is_listed() -> None:

@@ -1,4 +1,9 @@
-"""Engine ``flow``: routes from a multi-commodity flow, for chunks that each go to one rank.
+"""Engine ``flow``: routes that share all links as an optimal flow does, then list scheduling.
+
+Chunks that each go from one rank to one other take paths of a multi-commodity flow. Those that are
+copied on the way, or summed, take trees that share the links as a packing of trees does
+(:func:`taccl.prices.packing.whole_trees`); an AllReduce has two for each, one played backwards. A
+program whose chunks are cut into slices runs as fast as the busiest link, however deep they are.
 
 The linear program is in program.py; which of its optima are tried, and what makes whole chunks of
 them, in routes.py; what few chunks do instead in insertion_scheduler.py. Which message goes first
@@ -28,8 +33,10 @@ from numpy.typing import NDArray
 
 from taccl.collectives.slots import LAYOUTS
 from taccl.errors import NoScheduleError, OutOfTimeError
-from taccl.model.problem import Options, Problem, Result, result_of
+from taccl.model.problem import Options, Problem, Result, reduces_and_spreads, result_of
+from taccl.model.routes import arcs_of, wanted_of
 from taccl.model.schedule import Schedule, retime
+from taccl.prices.packing import whole_trees
 from taccl.synth.flow.insertion_scheduler import inserted
 from taccl.synth.flow.program import LARGE, Flow, FlowInstance, flow_instance, optimal_flow
 from taccl.synth.flow.routes import (
@@ -41,7 +48,7 @@ from taccl.synth.flow.routes import (
     with_fewer_gateways,
 )
 from taccl.synth.list_scheduler import Load, Run, dispatched, growing_load_of, load_of
-from taccl.synth.plan import Adjacency, Plan, plan_decisions, rows_of
+from taccl.synth.plan import Adjacency, Plan, in_turn, plan_decisions, rows_of, rows_of_trees
 from taccl.timing.deadline import Deadline
 from taccl.units import Time
 from taccl.verify import verify
@@ -49,11 +56,11 @@ from taccl.verify import verify
 VARIED = 3
 """Policies that are tried with noise, the best of all."""
 
-PATIENCE, PATIENCE_BATCHED = 20, 10
+PATIENCE, PATIENCE_BATCHED = 40, 10
 """Variations tried since the last that was better, of single chunks and of messages."""
 
 NOISE = 0.3
-"""How much the longest way left is varied."""
+"""How much the longest way left is varied, and of the best time, how much later a chunk comes."""
 
 COUNTED_MOVES = 30_000
 """Moves in all that is tried where work is counted instead of time."""
@@ -71,6 +78,9 @@ COUNTED = 60_000
 MADE = 1.5e-4
 """Seconds for each send until all are in messages, at most."""
 
+MOST_PAIRS = 2_000_000
+"""Pairs of a chunk and an arc up to which trees are packed."""
+
 MAX_ARCS = 40_000
 """Ranks times arcs up to which the flow is solved without symmetry as well."""
 
@@ -80,19 +90,24 @@ Policy = Callable[[Factors], Schedule | None]
 
 
 def flow(problem: Problem, options: Options) -> Result:
-    """Route a point-to-point collective by an optimal flow, and order it.
+    """Route a `problem` by an optimal flow or packing, and order it.
 
-    `problem`: a collective whose chunks each go from one rank to one other.
     `options`: the time limit, the bounds and what is told on the way.
 
-    Raises NoScheduleError when some chunk has several targets or sources, or no path.
+    Raises NoScheduleError when some chunk has no path, or trees are too many to look for.
     """
     clock = options.begin(options.solver_share)
-    best: Schedule | None = None
+    collective, best = problem.collective, None
     least = (1 << 62, 0)
-    for plan, schedule in _found(problem, options, clock):
+    is_flow = not collective.reduces and all(
+        len(ends) <= 1
+        for chunk in problem.representatives
+        for ends in (collective.sources(chunk), collective.targets(chunk))
+    )
+    found = _found if is_flow else _along_trees
+    for plan, schedule in found(problem, options, clock):
         connections = len({move.link for move in plan.moves}) * len(plan.problem.group)
-        cost = (schedule.makespan, connections)
+        cost = (options.expects(schedule), connections)
         if cost < least and (problem.logical.name is None or not verify(schedule, problem.logical)):
             best, least = schedule, cost
     if best is None:
@@ -100,6 +115,40 @@ def flow(problem: Problem, options: Options) -> Result:
             "the flow's routes do not respect the sketch", fix="use --engine taccl or auto"
         )
     return result_of("flow", best, options, clock.spent)
+
+
+def _along_trees(
+    problem: Problem, options: Options, clock: Deadline
+) -> Iterator[tuple[Plan, Schedule]]:
+    """Yield schedules of single chunks along trees, and what plan each is of.
+
+    First of the representatives, then of all chunks.
+
+    Raises NoScheduleError when they are too many.
+    """
+    sums = problem.collective.reduces
+    ways = (True, False) if reduces_and_spreads(problem.collective) else (sums,)
+    for one in dict.fromkeys((problem, problem.without_symmetry)):
+        phases = [(arcs, wanted_of(arcs)) for arcs in (arcs_of(one, reverse=turn) for turn in ways)]
+        if sum(len(arcs) * len(wanted.chunk) for arcs, wanted in phases) > MOST_PAIRS:
+            if one is problem:
+                raise NoScheduleError(
+                    "left out: so many trees take too long to look for",
+                    fix="use fewer --chunks, or --engine guided",
+                )
+            return
+        rows: list[Row] = []
+        packed = whole_trees(phases, clock.share(0.4), options.seed)
+        for (arcs, wanted), trees in zip(phases, packed, strict=True):
+            hops = [
+                (chunk, link)
+                for chunk, tree in zip(wanted.chunk.tolist(), trees, strict=True)
+                for link in arcs.link[tree].tolist()
+            ]
+            part = rows_of_trees(one, hops, reverse=arcs.reverse)
+            rows += in_turn(one, part) if arcs.reverse else part
+        goal = max(options.floor, options.fixed_floors.get(one.collective.name, 0))
+        yield from _in_order(plan_decisions(one, rows), options, clock.share(0.5), goal)
 
 
 def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tuple[Plan, Schedule]]:
@@ -185,20 +234,26 @@ def _in_order(
 ) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks: the longest way left first, and variations of that.
 
-    Each is better than the one before; they end at the goal, or when nothing more is won.
+    Ways are made longer and shorter, or whole chunks come later, so that not all of them are at the
+    same depth. Each is better than the one before; they end at the goal, or when nothing more is
+    won.
     """
     problem = plan.problem
     load = load_of(plan, [(number,) for number in range(len(plan.moves))])
-    random = np.random.default_rng(options.seed)
-    tail = load.tail.astype(np.float64)
-    best, since = 1 << 62, 0
-    while since < PATIENCE and best > goal and (best == 1 << 62 or clock.left):
-        noise = random.uniform(1 - NOISE, 1 + NOISE, len(tail)) if best < 1 << 62 else 1.0
-        decisions, end = dispatched(load, options.report, (-tail * noise).astype(np.int64))
-        since += 1
+    chunk = np.array([move.chunk for move in plan.moves], dtype=np.int64)
+    noise, turn = np.random.default_rng(options.seed), np.random.default_rng(options.seed + 1)
+    tail, key = load.tail.astype(np.float64), -load.tail.astype(np.float64)
+    best, tries, last = 1 << 62, 0, 0
+    while tries <= last + PATIENCE and best > goal and (best == 1 << 62 or clock.left):
+        if tries % 2:
+            key = -tail * noise.uniform(1 - NOISE, 1 + NOISE, len(tail))
+        elif tries:
+            key = -tail + (best * turn.uniform(0, NOISE, problem.collective.num_chunks))[chunk]
+        decisions, end = dispatched(load, options.report, key.astype(np.int64))
         if end < best:
-            best, since = end, 0
+            best, last = end, tries
             yield plan, retime(problem.collective, problem.group, problem.chunk_size, decisions)
+        tries += 1
 
 
 def _routes(
