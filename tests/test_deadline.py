@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -103,6 +104,23 @@ def test_an_import_that_never_ends_is_ended(
     with pytest.raises(TimeUp, match="time is up"), kept(Deadline.after(0.02)):
         import_module("never_imported")
     assert "never_imported" not in sys.modules
+
+
+def test_who_waits_for_a_thread_has_its_lock_back_before_the_deadline_rings() -> None:
+    results: list[str] = []
+
+    def slept() -> str:
+        time.sleep(0.2)
+        return "slept"
+
+    def waits() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            results.append(pool.submit(slept).result())
+        endless()
+
+    with pytest.raises(TimeUp, match="time is up"), kept(Deadline.after(0.02)):
+        waits()
+    assert results == ["slept"]
 
 
 def test_nothing_rings_after_the_end_of_what_was_to_be_kept() -> None:

@@ -25,9 +25,9 @@ from types import FrameType
 AGAIN = 0.25
 """Seconds after which a signal that something swallowed is sent again."""
 
-ATOMIC = ("<frozen importlib.", "/numba/", "/llvmlite/")
-"""Parts of file names of code that is broken for good when it is ended half-way: imports, and what
-loads machine code."""
+ATOMIC = ("<frozen importlib.", "/numba/", "/llvmlite/", "/threading.py")
+"""Parts of file names of code that is broken for good when it is ended half-way: imports, what
+loads machine code, and who waits for a thread and is between giving its lock up and having it."""
 
 WAIT, MOST_WAIT = 0.02, 5.0
 """Seconds between two looks whether such code is over, and by which it may miss a deadline."""
