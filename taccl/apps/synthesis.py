@@ -80,6 +80,9 @@ SOME_LINKS = 64
 MOST_PIECES = 128
 """Chunks of one root's data, at most, that pass through chains and trees."""
 
+TREES = 32
+"""Chunks of one root's data that are trees enough where slices of each follow one another."""
+
 QUARTERS_EARLY = (1, 4, 2, 8)
 """Chunk counts of what all get from all across servers, and these where quarters are LONG."""
 
@@ -484,7 +487,7 @@ def counts_of(
             ):
                 counts = QUARTERS_EARLY
     elif long and rooted and not logical.topology.copies_or_adds:
-        counts = _pipelined(request, collective.root or 0)
+        counts = _pipelined(request, collective)
     if len(counts) > 1 and not long and _pieces_pay(request, collective):
         counts = PIECES_FIRST
     if request.target is not None:
@@ -572,13 +575,15 @@ def series_of(
     return Series(counts, task, floor, long, lambda: scorer.slowest, request.measured)
 
 
-def _pipelined(request: Request, root: int) -> tuple[int, ...]:
-    """Return the chunk counts of a root's data: powers of two, the likely best first.
+def _pipelined(request: Request, collective: Collective) -> tuple[int, ...]:
+    """Return the chunk counts of what the root of a `collective` has, the likely best first.
 
-    A tree of depth d passes on k chunks of together B bytes in (d - 1 + k) (alpha + beta B / k),
-    about least for k = sqrt(d beta B / alpha). The counts next to it follow as long as they pay.
-    Where links are alike and the root has p ports, the second is that of p trees, less deep, with a
-    power of two for each.
+    They are powers of two. A tree of depth d passes on k chunks of together B bytes in (d - 1 + k)
+    (alpha + beta B / k), about least for k = sqrt(d beta B / alpha). The counts next to it follow
+    as long as they pay. Where links are alike and the root has p ports, the second is that of p
+    trees, less deep, with a power of two for each. Programs cut chunks themselves that are longer
+    than a message: where ranks of one server have links to few others, a count of TREES, for which
+    schedules are soon made, comes first of all then.
     """
     topology, links = request.logical.topology, list(request.logical.links())
     some = links[:: 1 + len(links) // SOME_LINKS]
@@ -591,9 +596,15 @@ def _pipelined(request: Request, root: int) -> tuple[int, ...]:
         counts = (unit << n for n in range(MOST_PIECES.bit_length()) if unit << n <= MOST_PIECES)
         return sorted(counts, key=lambda count: (abs(math.log2(count / least)), count))
 
-    leaving = [link for link in links if topology.links.src[link] == root]
+    leaving = [link for link in links if topology.links.src[link] == (collective.root or 0)]
     ports = len({topology.links.edges_of(link)[0] for link in leaving})
     first, *others = nearest(1, least)
+    ranks = topology.num_ranks
+    few = topology.num_servers == 1 and len(links) < ranks * (ranks - 1)
+    if few and request.target is not None and not request.measured and first > TREES:
+        message = request.target.message_bytes(collective.name, topology)
+        if request.size > first * message:
+            return tuple(dict.fromkeys((TREES, first, *others)))
     if ports == 1 or len({topology.arrival(one, request.size) for one in (*some, *leaving)}) > 1:
         return first, *others
     # A tree in which each rank that has a chunk passes it on by all ports.
