@@ -269,9 +269,8 @@ def stretches_of(
 ) -> dict[int, int]:
     """Return for each of the `messages` which stretch of its link it is in, the first being 0.
 
-    Message ``i`` crosses ``lanes[i]``. From the start of the
-    first of a stretch to the end of its last on the link there are no more than the `longest`
-    picoseconds.
+    Message ``i`` crosses ``lanes[i]``. From the start of the first of a stretch to the end of its
+    last on the link there are no more than the `longest` picoseconds.
     """
     stretches: dict[int, int] = {}
     begun: dict[Lane, tuple[int, Time]] = {}

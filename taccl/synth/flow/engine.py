@@ -128,7 +128,7 @@ def _along_trees(
     """
     sums = problem.collective.reduces
     ways = (True, False) if reduces_and_spreads(problem.collective) else (sums,)
-    for one in dict.fromkeys((problem, problem.without_symmetry)):
+    for one in (problem, problem.without_symmetry)[: 1 + (len(problem.group) > 1)]:
         phases = [(arcs, wanted_of(arcs)) for arcs in (arcs_of(one, reverse=turn) for turn in ways)]
         if sum(len(arcs) * len(wanted.chunk) for arcs, wanted in phases) > MOST_PAIRS:
             if one is problem:
