@@ -80,8 +80,8 @@ PASSED_ON = {"chain", "double-chain", "binomial", "direct"}
 @pytest.mark.parametrize(
     ("collective", "candidates"),
     [
-        ("broadcast", {*PIPELINES, "flow", "guided", "exact", "taccl"}),
-        ("reduce", {*PIPELINES, "flow", "guided", "exact", "taccl"}),
+        ("broadcast", {*PIPELINES, "guided", "exact", "taccl"}),
+        ("reduce", {*PIPELINES, "guided", "exact", "taccl"}),
         ("gather", {*PASSED_ON, "flow", "guided", "exact", "taccl"}),
         ("scatter", {*PASSED_ON, "flow", "guided", "exact", "taccl"}),
     ],
@@ -216,7 +216,7 @@ def test_auto_is_never_worse_than_its_candidates() -> None:
         "parameter-server", "recursive-doubling", "chain", "binomial",
     }  # fmt: skip
     served = [one for one in result.candidates if one.score is not None]
-    assert {one.engine for one in served} == {*classical, "flow", "guided", "exact", "taccl"}
+    assert {one.engine for one in served} == {*classical, "guided", "exact", "taccl"}
     assert result.schedule.makespan == min(one.score or 0 for one in served)
 
 

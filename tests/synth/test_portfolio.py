@@ -78,6 +78,7 @@ def slow_ring() -> Schedule:
 
 def test_every_search_gets_a_quarter_of_counted_work(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = recorded(monkeypatch, slow_ring())
+    monkeypatch.setattr(portfolio, "is_point_to_point", lambda _problem: True)
     solve(problem_of(star5(), "allgather"), "auto", replace(QUICK, time_limit=40.0))
     assert [name for name, _ in calls] == [*SEARCHES]
     assert [seconds for _, seconds in calls] == pytest.approx([8.5] * len(SEARCHES))
@@ -281,6 +282,15 @@ def test_algorithms_that_do_not_exist_are_not_listed_and_engines_say_why(
     reasons = {one.engine: one.reason for one in result.candidates if one.makespan is None}
     assert set(reasons) == {"flow"}
     assert "so many trees" in (reasons["flow"] or "")
+
+
+def test_trees_are_left_to_others_where_a_rank_has_one_port() -> None:
+    reasons = {}
+    for machine in ("hub:4", "ring:4"):
+        result = solve(problem_of(load_topology(machine), "broadcast", 2), "auto", QUICK)
+        reasons[machine] = {one.engine: one.reason for one in result.candidates}["flow"]
+    assert reasons["hub:4"] == "left out: a rank has one port inside its server, for any tree"
+    assert reasons["ring:4"] is None
 
 
 def test_several_counts_compete_and_each_is_listed() -> None:

@@ -97,14 +97,9 @@ def flow(problem: Problem, options: Options) -> Result:
     Raises NoScheduleError when some chunk has no path, or trees are too many to look for.
     """
     clock = options.begin(options.solver_share)
-    collective, best = problem.collective, None
+    best: Schedule | None = None
     least = (1 << 62, 0)
-    is_flow = not collective.reduces and all(
-        len(ends) <= 1
-        for chunk in problem.representatives
-        for ends in (collective.sources(chunk), collective.targets(chunk))
-    )
-    found = _found if is_flow else _along_trees
+    found = _found if is_point_to_point(problem) else _along_trees
     for plan, schedule in found(problem, options, clock):
         connections = len({move.link for move in plan.moves}) * len(plan.problem.group)
         cost = (options.expects(schedule), connections)
@@ -115,6 +110,16 @@ def flow(problem: Problem, options: Options) -> Result:
             "the flow's routes do not respect the sketch", fix="use --engine taccl or auto"
         )
     return result_of("flow", best, options, clock.spent)
+
+
+def is_point_to_point(problem: Problem) -> bool:
+    """Tell whether each chunk of a `problem` goes from one rank to one other."""
+    collective = problem.collective
+    return not collective.reduces and all(
+        len(ends) <= 1
+        for chunk in problem.representatives
+        for ends in (collective.sources(chunk), collective.targets(chunk))
+    )
 
 
 def _along_trees(
