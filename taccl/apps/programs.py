@@ -673,8 +673,8 @@ def best_variant(task: Lowering) -> Variant | None:
         if refused:
             raise refused
         return None
+    found += _in_stretches(task, draft, min(found, key=lambda variant: variant.cost))
     best = min(found, key=lambda variant: variant.cost)
-    best = min([best, *_in_stretches(task, draft, best)], key=lambda variant: variant.cost)
     # Where edges are shared, no message overtakes another.
     if best.time > task.schedule.makespan and not (task.target.measured or task.over()):
         best = min(_held_back(task, draft, found), key=lambda variant: variant.cost)

@@ -214,7 +214,7 @@ POWERS = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Of the load of a resource, for which the trees of single chunks are changed in turn."""
 
 PASSES = 3
-"""Through all chunks for each of these, at most."""
+"""Through all chunks for each of these."""
 
 NEAR = 0.01
 """Of the cost of an average arc, what one of average latency costs besides."""
@@ -238,16 +238,8 @@ def whole_trees(
             arcs.problem.topology.num_ranks, len(edges), arcs.tail, arcs.head, arcs.use_start,
             np.searchsorted(edges, arcs.resources)[arcs.use_resource].astype(np.int32), arcs.held(),
         )  # fmt: skip
-        whole = np.count_nonzero(wanted.allowed, axis=1) == wanted.allowed.shape[1]
-        chunks += (
-            (pricing, Kind(
-                np.flatnonzero(roots), np.flatnonzero(targets),
-                None if whole[kind] else np.flatnonzero(wanted.allowed[kind]), 1,
-            ), arcs.arrival())
-            for roots, targets, kind in zip(
-                wanted.roots, wanted.targets, wanted.kind.tolist(), strict=True
-            )
-        )  # fmt: skip
+        rows, arrival = range(len(wanted.chunk)), arcs.arrival()
+        chunks += ((pricing, kind_of(wanted, row, 1), arrival) for row in rows)
     least = np.zeros(len(edges))  # so that an edge without load is worth something
     for pricing in {id(one): one for one, *_ in chunks}.values():
         np.maximum.at(least, pricing.use_resource, pricing.load)
@@ -387,13 +379,15 @@ def kinds_of(wanted: Wanted) -> tuple[Kind, ...]:
             key = (wanted.roots[row].tobytes(), wanted.targets[row].tobytes(), kind)
             counts[key] = counts.get(key, 0) + 1
             rows.setdefault(key, row)
-    whole = np.count_nonzero(wanted.allowed, axis=1) == wanted.allowed.shape[1]
-    return tuple(
-        Kind(
-            np.flatnonzero(wanted.roots[row]), np.flatnonzero(wanted.targets[row]),
-            None if whole[key[2]] else np.flatnonzero(wanted.allowed[key[2]]), counts[key],
-        )
-        for key, row in rows.items()
+    return tuple(kind_of(wanted, row, counts[key]) for key, row in rows.items())
+
+
+def kind_of(wanted: Wanted, row: int, count: int) -> Kind:
+    """Return what the representative in a `row` of what is `wanted` needs, for so many alike."""
+    allowed = wanted.allowed[wanted.kind[row]]
+    return Kind(
+        np.flatnonzero(wanted.roots[row]), np.flatnonzero(wanted.targets[row]),
+        None if allowed.all() else np.flatnonzero(allowed), count,
     )  # fmt: skip
 
 

@@ -22,15 +22,13 @@ from fractions import Fraction
 from functools import cache, partial
 from types import MappingProxyType
 
-import numpy as np
-
 from taccl.errors import InputError, NoAlgorithmError, NoScheduleError, OutOfTimeError
 from taccl.model.problem import Candidate, Options, Problem, Result, Status, reduces_and_spreads
 from taccl.model.routes import build_network
 from taccl.model.schedule import Decisions, Schedule
 from taccl.synth.exact.engine import exact, pairs_of
 from taccl.synth.exact.solve import MAX_INTERVALS
-from taccl.synth.flow.engine import flow, is_point_to_point
+from taccl.synth.flow.engine import flow, trees_are_alike
 from taccl.synth.greedy import greedy_routes
 from taccl.synth.guided.engine import guided
 from taccl.synth.message_coalescing import in_groups, in_one_piece
@@ -457,16 +455,8 @@ def _fitting(search: Search, name: str) -> Engine:
     def fitting(problem: Problem, options: Options) -> Result:
         if name == "exact" and not _is_small(problem, options, search.spare / 2):
             raise OutOfTimeError("left out: its model is too large for its share of the time")
-        begun = search.best or search.opened
-        if name == "flow" and begun and not is_point_to_point(problem):
-            links, server = problem.topology.links, np.array(problem.topology.server_of)
-            rows = np.flatnonzero(problem.logical.allowed)
-            rows = rows[server[links.src[rows]] == server[links.dst[rows]]]
-            first = links.edge_ids[links.edge_start[rows]]
-            if len(np.unique(first)) == len(np.unique(links.src[rows])):
-                raise OutOfTimeError(
-                    "left out: a rank has one port inside its server, for any tree"
-                )
+        if name == "flow" and (search.best or search.opened) and trees_are_alike(problem):
+            raise OutOfTimeError("left out: a rank has one port inside its server, for any tree")
         if name == "taccl" and search.best and pairs_of(problem) > HUGE:
             raise OutOfTimeError("left out: it would route for longer than its share of the time")
         return engine(problem, options)

@@ -48,6 +48,7 @@ class Deadline:
     counted: float | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     patience: float = math.inf
+    # Looked up when it is called: a clock that stands in for it is asked here, too.
     began: float = field(default_factory=lambda: time.monotonic())
     latest: float = math.inf
     passed: threading.Event = field(default_factory=threading.Event)

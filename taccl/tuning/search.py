@@ -157,7 +157,8 @@ class Plan:
         """Return the chunk counts to be tried, in order."""
         kind = COLLECTIVES[cell.collective]
         # Inside a server trees alone gain by eight chunks a rank, and few of them.
-        chunks = kind.chunk_counts[: CHUNKS - (self.servers == 1 and not kind.has_root)]
+        inside = self.servers == 1 and not kind.has_root
+        chunks = kind.chunk_counts[: CHUNKS - 1 if inside else CHUNKS]
         if cell.places.start < len(self.sizes) // 2:
             return chunks
         first, *others = (chunks[place] for place in LARGE[len(chunks)])

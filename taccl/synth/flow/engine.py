@@ -48,7 +48,7 @@ from taccl.synth.flow.routes import (
     with_fewer_gateways,
 )
 from taccl.synth.list_scheduler import Load, Run, dispatched, growing_load_of, load_of
-from taccl.synth.plan import Adjacency, Plan, in_turn, plan_decisions, rows_of, rows_of_trees
+from taccl.synth.plan import Adjacency, Plan, plan_decisions, rows_of, rows_of_trees
 from taccl.timing.deadline import Deadline
 from taccl.units import Time
 from taccl.verify import verify
@@ -122,6 +122,20 @@ def is_point_to_point(problem: Problem) -> bool:
     )
 
 
+def trees_are_alike(problem: Problem) -> bool:
+    """Tell whether chunks of a `problem` take trees which all load the same ports.
+
+    So they do where each rank has one port inside its server.
+    """
+    if is_point_to_point(problem):
+        return False
+    links, server = problem.topology.links, np.array(problem.topology.server_of)
+    rows = np.flatnonzero(problem.logical.allowed)
+    rows = rows[server[links.src[rows]] == server[links.dst[rows]]]
+    ports = np.unique(links.edge_ids[links.edge_start[rows]])
+    return len(ports) == len(np.unique(links.src[rows]))
+
+
 def _along_trees(
     problem: Problem, options: Options, clock: Deadline
 ) -> Iterator[tuple[Plan, Schedule]]:
@@ -150,8 +164,7 @@ def _along_trees(
                 for chunk, tree in zip(wanted.chunk.tolist(), trees, strict=True)
                 for link in arcs.link[tree].tolist()
             ]
-            part = rows_of_trees(one, hops, reverse=arcs.reverse)
-            rows += in_turn(one, part) if arcs.reverse else part
+            rows += rows_of_trees(one, hops, reverse=arcs.reverse)
         goal = max(options.floor, options.fixed_floors.get(one.collective.name, 0))
         yield from _in_order(plan_decisions(one, rows), options, clock.share(0.5), goal)
 
