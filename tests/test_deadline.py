@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -121,6 +122,25 @@ def test_who_waits_for_a_thread_has_its_lock_back_before_the_deadline_rings() ->
     with pytest.raises(TimeUp, match="time is up"), kept(Deadline.after(0.02)):
         waits()
     assert results == ["slept"]
+
+
+def test_a_callback_of_a_weak_reference_ends_before_the_deadline_rings() -> None:
+    results: list[str] = []
+
+    def slow() -> None:
+        time.sleep(0.2)
+        results.append("called")
+
+    held = [threading.Event()]
+    weakref.finalize(held[0], slow)
+
+    def lets_go() -> None:
+        held.clear()
+        endless()
+
+    with pytest.raises(TimeUp, match="time is up"), kept(Deadline.after(0.02)):
+        lets_go()
+    assert results == ["called"]
 
 
 def test_nothing_rings_after_the_end_of_what_was_to_be_kept() -> None:

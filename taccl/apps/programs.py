@@ -885,6 +885,9 @@ GIVEN_UP: Mapping[bool, float] = MappingProxyType({False: 0.35, True: 0.5})
 ALIKE = 0.75
 """The same for what the algorithm of the first answer makes: no other is known to fit so well."""
 
+FAR = 2
+"""Times as fast as the best: what is expected to be so is worth the time for judging."""
+
 TOO_LONG = "making and replaying its programs takes too long"
 """Why it is."""
 
@@ -946,6 +949,7 @@ class Scorer:
     `best`: the best so far.
     `opened`: what :meth:`open` took.
     `judged`: what was scored first, with its program.
+    `late`: the best of what was given up for want of time, with what it is expected to take.
     """
 
     target: Target | None
@@ -961,6 +965,7 @@ class Scorer:
     best: Scored | None = None
     opened: Scored | None = None
     judged: Proved | None = None
+    late: Scored | None = None
     _known: dict[bytes, Time | LoweringError] = field(default_factory=dict)
     _pace: float = 0.0
     _end: float = field(init=False)
@@ -1031,18 +1036,18 @@ class Scorer:
                 return replace(task, made=one.task.best, target=one.task.target)
         return task
 
-    def _scored(self, schedule: Schedule) -> Time | LoweringError:
+    def _scored(self, schedule: Schedule, *, patient: bool = False) -> Time | LoweringError:
         if self.target is None:
             if self.best is None or schedule.makespan < self.best.time:
                 self.best = Scored(schedule, self.engine, None, schedule.makespan)
             return schedule.makespan
         key = _key(schedule)
-        if key in self._known:
+        if key in self._known and not patient:
             return self._known[key]
         known: Time | LoweringError
         clock = self.clock.share(SCORING[self.target.measured])
         # Of counted work, and once time is up, a first program is waited for.
-        waits = self.clock.counted is not None or self.clock.over
+        waits = patient or self.clock.counted is not None or self.clock.over
         opened = self.opened
         alike = opened is not None and opened.engine == self.engine
         share = ALIKE if alike else GIVEN_UP[self.target.measured]
@@ -1078,12 +1083,32 @@ class Scorer:
                 raise
             forget(last)
             known = LoweringError(TOO_LONG, fix="raise --time-limit")
+            late = Scored(schedule, self.engine, None, self.expects(schedule))
+            if self.late is None or late.time < self.late.time:
+                self.late = late
         except LoweringError as error:
             self.report(f"not lowered: {error.problem}")
             known = error
         self._known[key] = known
         self.slowest = max(self.slowest, clock.spent)
         return known
+
+    def catch_up(self) -> None:
+        """Score what was given up for want of time, if it must be far faster than the best.
+
+        The time for judging is its own then, until judging is given up.
+        """
+        late, last = self.late, Deadline(self.last)
+        if late is None or (self.best is not None and late.time * FAR > self.best.time):
+            return
+        self.starts(late.engine)
+        try:
+            with kept(last):
+                self._scored(late.schedule, patient=True)
+        except TimeUp as up:
+            if up.deadline is not last:
+                raise
+            forget(last)
 
     def _save_time(self, best: Scored, task: Lowering) -> None:
         """Judge the first program, and leave as much time as judging the best one takes."""

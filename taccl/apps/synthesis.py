@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from itertools import islice, permutations
+from itertools import permutations
 from statistics import median
+
+import numpy as np
 
 from taccl.apps.inputs import (
     DEFAULT_SIZE,
@@ -24,7 +26,7 @@ from taccl.apps.inputs import (
 from taccl.apps.programs import TOO_LONG, Lowering, Proved, Scorer, Target, common_size, serves
 from taccl.apps.request import Request, Synthesis
 from taccl.apps.warmup import compile_ahead
-from taccl.bounds import ANY, any_bounds, best, fixed_bounds, fixed_floors
+from taccl.bounds import ANY, any_bounds, best, fixed_bounds, fixed_floor
 from taccl.bounds.net import check_times
 from taccl.collectives import COLLECTIVES, PIECES, WAVES, Collective, alone, chunk_size_of
 from taccl.errors import InputError, NoScheduleError, OutOfTimeError
@@ -156,6 +158,7 @@ def synthesize(request: Request) -> Synthesis:
             why = request.logical.why_unserved
             raise (None if why is None else why(collective)) or error from None
         found = []
+    scorer.catch_up()
     # What scored best may be of an engine that was ended before it gave it back.
     first = scorer.best or (None if found else scorer.opened)
     least = min((one.time for one in found if one.time is not None), default=None)
@@ -479,11 +482,11 @@ def counts_of(
             # Where quarters are long between servers, one is spread while the next one crosses.
             table, server = logical.topology.links, logical.topology.server_of
             quarter = Fraction(request.size, 4 * collective.chunks_in_size)
-            ends = ((link, int(table.src[link]), int(table.dst[link])) for link in logical.links())
-            across = (link for link, src, dst in ends if server[src] != server[dst])
+            home = np.array(server)
+            across = logical.allowed & (home[table.src] != home[table.dst])
             if any(
                 logical.topology.arrival(link, quarter) > (1 + LONG) * int(table.alpha[link])
-                for link in islice(across, SOME_LINKS)
+                for link in np.flatnonzero(across)[:SOME_LINKS].tolist()
             ):
                 counts = QUARTERS_EARLY
     elif long and rooted and not logical.topology.copies_or_adds:
@@ -653,7 +656,7 @@ def _options(request: Request, problem: Problem, scorer: Scorer) -> Options:
         deterministic=request.deterministic,
         batch=request.batch,
         floor=best(floors).time,
-        fixed_floors=fixed_floors(logical, own, problem.chunk_size),
+        fixed_floor=fixed_floor(logical, own, problem.chunk_size),
         rounds=(*request.steps, request.chunks or 1) if request.steps else None,
         score=scorer.score,
         refusal=scorer.refusal,

@@ -23,12 +23,12 @@ from taccl.bounds.combine import (
     any_of,
     best,
     fixed_bounds,
-    fixed_floors,
+    fixed_floor,
     program_curves,
 )
 
 __all__ = [
     "ANY", "ASSUMED", "ASSUMED_OF_SWITCHES", "KINDS", "POINT_TO_POINT", "WORLDS", "Curve",
-    "any_bounds", "any_curves", "any_of", "best", "fixed_bounds", "fixed_floors",
+    "any_bounds", "any_curves", "any_of", "best", "fixed_bounds", "fixed_floor",
     "program_curves",
 ]  # fmt: skip

@@ -174,13 +174,14 @@ def fixed_bounds(
     return tuple(Bound(kind, "fixed", time) for kind, time in found.items())
 
 
-def fixed_floors(
+def fixed_floor(
     logical: LogicalTopology, collective: Collective, chunk_size: Fraction
-) -> dict[str, Time]:
-    """Return by name the picoseconds that no schedule of single chunks beats.
+) -> Callable[[str], Time]:
+    """Return what, called with a name, has the picoseconds that no schedule of single chunks beats.
 
-    Of an AllReduce they are those of its two phases: `logical` is the network, as the sketch
-    restricts it, `collective` what is done, in chunks of `chunk_size` bytes.
+    Names are the collective's own or, of an AllReduce, those of its two phases; 0 for others.
+    `logical` is the network, as the sketch restricts it, `collective` what is done, in chunks of
+    `chunk_size` bytes. Bounds are proved when they are asked for.
     """
     phases: tuple[Collective, ...] = (collective,)
     if collective.name == "allreduce":
@@ -188,7 +189,13 @@ def fixed_floors(
             build_collective(name, collective.num_ranks, collective.chunks_per_rank)
             for name in ("reducescatter", "allgather")
         )
-    return {phase.name: best(fixed_bounds(logical, phase, chunk_size)).time for phase in phases}
+    known = {phase.name: phase for phase in phases}
+
+    def floor(name: str) -> Time:
+        phase = known.get(name)
+        return 0 if phase is None else best(fixed_bounds(logical, phase, chunk_size)).time
+
+    return floor
 
 
 def _named(collective: Collective, chunks: int) -> Named:

@@ -21,6 +21,7 @@ Rotations that the topology declares make the program smaller: prices are then e
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,7 @@ from taccl.bounds.net import (
     tasks_of,
 )
 from taccl.collectives import Collective
+from taccl.topology.graph import Topology
 
 MOST_VARIABLES = 60_000
 MOST_SOLVED = 1024
@@ -83,10 +85,15 @@ def flow_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     if len(sources) * len(net.used) > MOST_VARIABLES or not net.busy or not len(sources):
         return
     small = net.num_ranks <= MOST_SOLVED
-    prices = _solve(net, (sources, copies), alike, demand) if small else None
-    if prices is None:
-        prices = np.zeros(len(net.topology.edges))
-        prices[list(net.busy)] = [float(time) for time in net.busy.values()]
+    prices = np.zeros(len(net.topology.edges))
+    prices[list(net.busy)] = [float(time) for time in net.busy.values()]
+    if small:
+        scale = float(max(net.busy.values()))
+        busy = tuple(float(net.busy.get(e, Fraction(0))) / scale for e in net.used)
+        columns = tuple(map(tuple, (sources.tolist(), copies.tolist(), alike.tolist())))
+        # The same for all chunk sizes where edges take the same part of the time of the slowest.
+        solved = _solve(net.topology, tuple(net.used), busy, columns, demand[sources].tobytes())
+        prices = prices if solved is None else solved
     if prices.max() <= 0:
         return
     for weights in rounded(prices):
@@ -141,16 +148,24 @@ def _chosen(net: Net, tasks: Sequence[Task], *, reduces: bool) -> Floats:
     return demand
 
 
+@lru_cache(maxsize=8)
 def _solve(
-    net: Net, origins: tuple[IntArray, IntArray], edge_orbit: IntArray, wanted: Floats
-) -> Floats | None:
-    """Return a price for a unit on every edge of the topology; None when the solver gave up."""
+    topology: Topology, used: tuple[int, ...], shares: tuple[float, ...],
+    origins: tuple[tuple[int, ...], ...], demands: bytes,
+) -> Floats | None:  # fmt: skip
+    """Return a price for a unit on every edge of the topology; None when the solver gave up.
+
+    Of each of the edges `used` it has the `shares` of the slowest one's time that a unit takes;
+    `origins` are ranks that send, for how many each stands, and the orbit of every edge, and
+    `demands` (a row of floats for each of them) what every rank wants of it.
+    """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array, hstack, kron
 
-    edges = [net.topology.edges[e] for e in net.used]
-    vertices = net.num_ranks + len(net.topology.switches)
-    width, (sources, copies) = len(edges), origins
+    edges = [topology.edges[e] for e in used]
+    ranks, vertices = topology.num_ranks, topology.num_ranks + len(topology.switches)
+    width, (sources, copies, edge_orbit) = len(edges), map(np.array, origins)
+    wanted = np.frombuffer(demands).reshape(len(sources), ranks)
     columns = np.arange(width)
     tails = np.array([e.tail for e in edges])
     heads = np.array([e.head for e in edges])
@@ -159,12 +174,11 @@ def _solve(
     balance = coo_array((signs, places), shape=(vertices, width))
     arrive = kron(coo_array(np.eye(len(sources))), balance).tocsr()
     demand = np.zeros((len(sources), vertices))
-    demand[:, : net.num_ranks] = wanted[sources]
+    demand[:, :ranks] = wanted
     kept = np.ones((len(sources), vertices), dtype=np.bool_)
     kept[np.arange(len(sources)), sources] = False
-    scale = float(max(net.busy.values()))
-    busy = np.array([float(net.busy.get(e, Fraction(0))) / scale for e in net.used])
-    names, rows = np.unique(edge_orbit[list(net.used)], return_inverse=True)
+    busy = np.array(shares)
+    names, rows = np.unique(edge_orbit[list(used)], return_inverse=True)
     loads = coo_array((busy, (rows, columns)), shape=(len(names), width))
     counts = np.bincount(rows, minlength=len(names)).astype(np.float64)
     capacity = kron(coo_array(copies[None, :].astype(np.float64)), loads)
@@ -179,6 +193,6 @@ def _solve(
     )  # fmt: skip
     if result.status != 0:
         return None
-    prices = np.zeros(len(net.topology.edges))
-    prices[list(net.used)] = np.maximum(-result.ineqlin.marginals[rows], 0) * busy
+    prices = np.zeros(len(topology.edges))
+    prices[list(used)] = np.maximum(-result.ineqlin.marginals[rows], 0) * busy
     return prices

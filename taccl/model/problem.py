@@ -1,12 +1,11 @@
 """What an engine is asked and what it answers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 from functools import cached_property
 from threading import Event
-from types import MappingProxyType
 
 from taccl.collectives import Collective, chunk_size_of
 from taccl.model.schedule import Decisions, Schedule, retime
@@ -129,7 +128,8 @@ class Options:
     `batch`: whether chunks may travel together.
     `floor`: a lower bound proved elsewhere, in picoseconds: a schedule that reaches it ends the
     search.
-    `fixed_floors`: by collective, lower bounds for one chunk to a message, in picoseconds.
+    `fixed_floor`: called with the name of a collective, the lower bound for one chunk to a message,
+    in picoseconds; the first call may take seconds.
     `score`: what a schedule really costs (the replay of its program), in picoseconds; None when it
     can't be lowered. The portfolio chooses by it.
     `refusal`: why a schedule has no score.
@@ -147,7 +147,7 @@ class Options:
     deterministic: bool = False
     batch: bool = True
     floor: Time = 0
-    fixed_floors: Mapping[str, Time] = field(default_factory=lambda: MappingProxyType({}))
+    fixed_floor: Callable[[str], Time] = lambda _collective: 0
     score: "Callable[[Schedule], Time | None] | None" = None
     refusal: "Callable[[Schedule], str | None]" = lambda _schedule: None
     expects: "Callable[[Schedule], Time]" = lambda schedule: schedule.makespan

@@ -205,9 +205,9 @@ class _Race:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def over(self) -> bool:
-        # A solver may overrun its own limit by what it takes to wind up.
+        # A solver may overrun its own limit by what it takes to wind up: less, of a small one.
         stopped = self.finished.is_set() or self.options.stop.is_set()
-        return stopped or self.clock.overdue(1.0)
+        return stopped or self.clock.overdue(min(1.0, self.clock.end - self.clock.began))
 
     def add(self, objective: float, solver: int, values: dict[str, int]) -> None:
         with self.lock:

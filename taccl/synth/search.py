@@ -181,7 +181,7 @@ def _in_time(engine: Engine, problem: Problem, options: Options, schedule: Sched
         found += map(orbits.timed, in_turns(orbits, schedule.decisions()))
     whole = in_one_piece(problem) if options.batch else None
     if whole is not None:
-        alone = replace(options, floor=0, fixed_floors={}, score=None, known=())
+        alone = replace(options, floor=0, fixed_floor=Options.fixed_floor, score=None, known=())
         with suppress(NoScheduleError):
             one = engine(whole, replace(alone, refusal=Options.refusal)).schedule
             found += () if one is None else in_groups(problem, one)
@@ -397,7 +397,9 @@ def _take_turns(search: Search) -> None:
         if fresh:
             player = next(quick, fresh[0])
             count = (player.scores and player.following(series)) or series.counts[0]
-            seconds = max(TURN * search.seconds, search.spare / (len(fresh) + 2))
+            # There must be something at all before others have their part.
+            least = 0.0 if search.best or search.opened else SHORTEST
+            seconds = max(TURN * search.seconds, search.spare / (len(fresh) + 2), least)
         else:
             if search.spare < WORTH_MORE * search.seconds:
                 return

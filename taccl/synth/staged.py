@@ -654,7 +654,7 @@ def _one_way(
     collective = problem.collective.name
     if reduces_and_spreads(problem.collective):
         collective = "reducescatter" if reverse else "allgather"
-    goal = max(options.floor, options.fixed_floors.get(collective, 0))
+    goal = max(options.floor, options.fixed_floor(collective))
     for name, network in networks(problem, reverse=reverse, options=options):
         if found and not clock.left:
             break

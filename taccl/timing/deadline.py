@@ -25,9 +25,12 @@ from types import FrameType
 AGAIN = 0.25
 """Seconds after which a signal that something swallowed is sent again."""
 
-ATOMIC = ("<frozen importlib.", "/numba/", "/llvmlite/", "/threading.py")
+ATOMIC = (
+    "<frozen importlib.", "/numba/", "/llvmlite/", "/threading.py", "/weakref.py", "/_weakrefset.py"
+)  # fmt: skip
 """Parts of file names of code that is broken for good when it is ended half-way: imports, what
-loads machine code, and who waits for a thread and is between giving its lock up and having it."""
+loads machine code, who waits for a thread and is between giving its lock up and having it, and
+callbacks of weak references, which would print the error and go on."""
 
 WAIT, MOST_WAIT = 0.02, 5.0
 """Seconds between two looks whether such code is over, and by which it may miss a deadline."""

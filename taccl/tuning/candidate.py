@@ -22,7 +22,7 @@ from pathlib import Path
 import taccl
 from taccl.apps.inputs import charged, logical_group
 from taccl.apps.programs import Lowering, Scorer, Target
-from taccl.bounds import POINT_TO_POINT, any_bounds, best, fixed_floors
+from taccl.bounds import POINT_TO_POINT, any_bounds, best, fixed_floor
 from taccl.collectives import build_collective, chunk_size_of
 from taccl.errors import (
     LoweringError,
@@ -324,7 +324,7 @@ def _schedules(asked: _Asked, problem: Problem, size: int, scorer: Scorer) -> It
         workers=1,
         deterministic=asked.deterministic,
         floor=best(any_bounds(asked.logical, problem.collective, size, world=POINT_TO_POINT)).time,
-        fixed_floors=fixed_floors(asked.logical, problem.collective, problem.chunk_size),
+        fixed_floor=fixed_floor(asked.logical, problem.collective, problem.chunk_size),
         score=scorer.score,
     )
     schedule = solve(problem, spec.engine, options).schedule

@@ -17,7 +17,7 @@ import pytest
 from taccl.apps import Request, Synthesis, Target, synthesize, warmup
 from taccl.apps.inputs import load_network
 from taccl.apps.outputs import summary
-from taccl.apps.programs import TOO_LONG, Lowering, Scorer
+from taccl.apps.programs import FAR, TOO_LONG, Lowering, Scored, Scorer
 from taccl.errors import OutOfTimeError
 from taccl.model.problem import Bound, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
@@ -116,6 +116,27 @@ def test_a_program_whose_replay_never_ends_is_given_up(monkeypatch: pytest.Monke
     assert scorer.refusal(schedule) == TOO_LONG
     monkeypatch.setattr(Lowering, "replay", own)
     assert scorer.score(ring_schedule("reducescatter", 4))
+
+
+def test_what_was_given_up_is_scored_in_the_end_where_it_must_be_far_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(_lowering: Lowering, _program: object) -> None:
+        while True:
+            pass
+
+    schedule, own = ring_schedule("allgather", 4), Lowering.replay
+    size = int(schedule.chunk_size * schedule.collective.chunks_in_size)
+    scorer = Scorer(Target(), size, list[str]().append, clock=Deadline.after(LIMIT))
+    monkeypatch.setattr(Lowering, "replay", never)
+    assert scorer.refusal(schedule) == TOO_LONG
+    monkeypatch.setattr(Lowering, "replay", own)
+    for times, refusal in ((FAR - 1, TOO_LONG), (FAR + 1, None)):
+        scorer.best = Scored(schedule, "ring", None, times * scorer.expects(schedule))
+        scorer.catch_up()
+        assert scorer.refusal(schedule) == refusal
+    assert scorer.best is not None
+    assert scorer.best.task is not None
 
 
 def test_an_engine_whose_program_takes_too_long_leaves_the_opening(

@@ -156,7 +156,7 @@ def test_a_run_takes_what_a_search_through_everything_takes(
 
 def some_search(arcs: Arcs, runs: int = 70, workers: int = 1, seed: int = 0) -> Found:
     field, grow = field_of(arcs, wanted_of(arcs)), compiled(quiet)
-    effort = Effort(0, Deadline(counted=1.0), runs=runs, seed=seed, workers=workers)
+    effort = Effort(lambda: 0, Deadline(counted=1.0), runs=runs, seed=seed, workers=workers)
     found = search(arcs, field, [taught_prices(arcs, field, grow)], grow, effort)
     assert found is not None
     return found
@@ -254,7 +254,7 @@ def test_machines_with_symmetry_are_as_fast_as_their_bounds(
     goal = round(microseconds * 10**6)
     for collective in ("allgather", "reducescatter"):
         problem = problem_of(network, collective, chunks, 10**6, symmetric=True)
-        options = replace(SINGLE, time_limit=400.0, fixed_floors={collective: goal})
+        options = replace(SINGLE, time_limit=400.0, fixed_floor={collective: goal}.__getitem__)
         schedule = guided(problem, options).schedule
         assert schedule is not None
         assert schedule.makespan == goal

@@ -24,7 +24,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -104,6 +104,9 @@ def flow(problem: Problem, options: Options) -> Result:
         connections = len({move.link for move in plan.moves}) * len(plan.problem.group)
         cost = (options.expects(schedule), connections)
         if cost < least and (problem.logical.name is None or not verify(schedule, problem.logical)):
+            if best is None and not (options.known or options.deterministic):
+                # So that there is something if time is up before the end.
+                options.refusal(schedule)
             best, least = schedule, cost
     if best is None:
         raise NoScheduleError(
@@ -165,8 +168,7 @@ def _along_trees(
                 for link in arcs.link[tree].tolist()
             ]
             rows += rows_of_trees(one, hops, reverse=arcs.reverse)
-        goal = max(options.floor, options.fixed_floors.get(one.collective.name, 0))
-        yield from _in_order(plan_decisions(one, rows), options, clock.share(0.5), goal)
+        yield from _in_order(plan_decisions(one, rows), options, clock.share(0.5))
 
 
 def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tuple[Plan, Schedule]]:
@@ -178,10 +180,9 @@ def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tupl
     if not options.batch and len(instance.arcs) * len(instance.commodities) > LARGE:
         # Where ranks are alike, no program is needed: fastest ways meet the bound.
         plan = plan_decisions(problem, rows_of_fastest_paths(instance))
-        goal = max(options.floor, options.fixed_floors.get(problem.collective.name, 0))
-        for found in islice(_in_order(plan, options, clock, goal), 1):
+        for found in islice(_in_order(plan, options, clock), 1):
             yield found
-            if 1000 * found[1].makespan <= 1001 * goal:
+            if not clock.left or 1000 * found[1].makespan <= 1001 * goal_of(problem, options):
                 return
     first: Flow | None = None
     try:
@@ -216,16 +217,16 @@ def _singly(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Pla
     """
     problem, size = plan.problem, plan.problem.chunk_size
     free = problem.without_symmetry
-    goal = max(options.floor, options.fixed_floors.get(problem.collective.name, 0))
+    goal = goal_of(problem, options)
 
     insertions = (
         (plan_decisions(free, rows_of(found)), retime(free.collective, free.group, size, found))
         for found in inserted(free, options, clock, goal)
     )
-    tries = [_in_order(plan, options, clock, goal), insertions]
+    tries = [_in_order(plan, options, clock), insertions]
     arcs = int(problem.logical.allowed.sum()) * problem.topology.num_ranks
     if len(problem.group) > 1 and arcs <= MAX_ARCS:
-        tries.append(_along(free, options, clock, goal))
+        tries.append(_along(free, options, clock))
     best = 1 << 62
     for schedules in tries:
         if 1000 * best > 1001 * goal:
@@ -234,35 +235,36 @@ def _singly(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Pla
                 yield found
     if problem.logical.connections_per_rank is not None:
         for _, narrow in with_fewer_gateways(problem):
-            yield from _along(narrow, options, clock, goal)
+            yield from _along(narrow, options, clock)
 
 
-def _along(
-    problem: Problem, options: Options, clock: Deadline, goal: Time
-) -> Iterator[tuple[Plan, Schedule]]:
+def goal_of(problem: Problem, options: Options) -> Time:
+    """Return the picoseconds that no schedule of single chunks of a `problem` beats."""
+    return max(options.floor, options.fixed_floor(problem.collective.name))
+
+
+def _along(problem: Problem, options: Options, clock: Deadline) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks along another flow, if there is one and time for it."""
     with suppress(NoScheduleError):
         instance = flow_instance(problem)
         rows = rows_of_flow(instance, optimal_flow(instance, clock), clock)
-        yield from _in_order(plan_decisions(problem, rows), options, clock, goal)
+        yield from _in_order(plan_decisions(problem, rows), options, clock)
 
 
-def _in_order(
-    plan: Plan, options: Options, clock: Deadline, goal: Time
-) -> Iterator[tuple[Plan, Schedule]]:
+def _in_order(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks: the longest way left first, and variations of that.
 
     Ways are made longer and shorter, or whole chunks come later, so that not all of them are at the
     same depth. Each is better than the one before; they end at the goal, or when nothing more is
     won.
     """
-    problem = plan.problem
+    problem, goal = plan.problem, cache(partial(goal_of, plan.problem, options))
     load = load_of(plan, [(number,) for number in range(len(plan.moves))])
     chunk = np.array([move.chunk for move in plan.moves], dtype=np.int64)
     noise, turn = np.random.default_rng(options.seed), np.random.default_rng(options.seed + 1)
     tail, key = load.tail.astype(np.float64), -load.tail.astype(np.float64)
     best, tries, last = 1 << 62, 0, 0
-    while tries <= last + PATIENCE and best > goal and (best == 1 << 62 or clock.left):
+    while tries <= last + PATIENCE and (best == 1 << 62 or (clock.left and best > goal())):
         if tries % 2:
             key = -tail * noise.uniform(1 - NOISE, 1 + NOISE, len(tail))
         elif tries:

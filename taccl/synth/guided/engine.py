@@ -12,6 +12,7 @@ cut and joined again, and their routes improved a few at a time.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -137,7 +138,7 @@ def _searched(
             return None
         prices.append(packing.prices)
         proved = packing.bound
-    goal = max(options.floor, options.fixed_floors.get(_half(arcs), 0), proved)
+    goal = cache(lambda: max(options.floor, options.fixed_floor(_half(arcs)), proved))
     prices.append(taught_prices(arcs, field, grow))
     runs = int(min(250 * options.time_limit, 3e6 * options.time_limit / max(1, pairs)))
     effort = Effort(
@@ -253,7 +254,7 @@ def guided(problem: Problem, options: Options) -> Result:
     kept = CUTTING * options.time_limit if cut else 0.0
     rest = clock.within(clock.left - kept, _patience(problem))
     if not (found and (rest.over or _is_best(found, problem, options))):
-        if found and _fixed_floor(problem, options) >= min(map(_makespan, found)):
+        if found and options.fixed_floor(problem.collective.name) >= min(map(_makespan, found)):
             rest = rest.share(0.1)  # one chunk to a message can't win, but by fewer steps
         found += _solve(problem, options, rest)
     if not (options.stop.is_set() or _is_best(found, problem, options)):
@@ -289,7 +290,7 @@ def _improved(
     single = min((one for one in found if not one.batches), key=_makespan, default=None)
     if options.deterministic:
         clock = replace(options, time_limit=COUNTED * options.time_limit).begin()
-    goal = max(options.floor, _fixed_floor(problem, options))
+    goal = max(options.floor, options.fixed_floor(problem.collective.name))
     if single is None or single.makespan <= NARROW * goal or clock.left <= 1:
         return []
     if min(map(_makespan, found)) < single.makespan:
@@ -339,13 +340,8 @@ def _patience(problem: Problem) -> float:
     return next(seconds for most, seconds in PATIENCE if ranks <= most)
 
 
-def _fixed_floor(problem: Problem, options: Options) -> Time:
-    """Return the bound for one chunk to a message."""
-    return options.fixed_floors.get(problem.collective.name, 0)
-
-
 def _is_best(found: Sequence[Schedule], problem: Problem, options: Options) -> bool:
-    goal = max(options.floor, 0 if options.batch else _fixed_floor(problem, options))
+    goal = max(options.floor, 0 if options.batch else options.fixed_floor(problem.collective.name))
     return min(schedule.makespan for schedule in found) <= goal
 
 

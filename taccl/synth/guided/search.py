@@ -207,12 +207,13 @@ class Found:
 class Effort:
     """How long to go on: for so many `runs` at most, with so many `workers`, from a `seed`.
 
-    At the `goal`, in picoseconds, nothing is left to win. The `clock` is asked between rounds;
+    At the `goal`, which returns picoseconds, nothing is left to win. It is asked for after a first
+    round, as its proof may take seconds. The `clock` is asked between rounds;
     after its patience only success in the second half of the runs justifies more. Where work is
     counted, runs alone decide.
     """
 
-    goal: Time
+    goal: Callable[[], Time]
     clock: Deadline
     runs: int = 1 << 40
     seed: int = 0
@@ -307,7 +308,7 @@ def search(
             for done in sorted(results, key=lambda done: done.start.number):
                 best.add(done)
             count += len(starts)
-            if clock.over or (best.found and best.found.makespan <= effort.goal):
+            if clock.over or (best.found and best.found.makespan <= effort.goal()):
                 break
             if not counted and clock.spent >= clock.patience and count > 2 * best.last + ROUND:
                 break  # nothing was won for so long that nothing will be

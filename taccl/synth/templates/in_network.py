@@ -207,7 +207,9 @@ def nvls(problem: Problem) -> Iterator[Decisions]:
 def multicast_tree(problem: Problem) -> Iterator[Decisions]:
     """Yield the `problem` as one batch of trees over several switches."""
     everyone = range(problem.topology.num_ranks)
-    if problem.collective.name != "allreduce" and not _joined(problem, everyone):
+    if not problem.topology.copies_or_adds or problem.collective.name == "allreduce":
+        return
+    if not _joined(problem, everyone):
         yield from _one_batch(problem)
 
 
