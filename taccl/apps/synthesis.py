@@ -314,6 +314,8 @@ def _open(request: Request, collective: Collective, scorer: Scorer, count: int) 
         scorer.starts(name)
         if scorer.open(schedule):
             first = [name]
+            if request.measured and request.engine == "auto":
+                scorer.score(schedule)  # other instances of it are soon made
             break
     if request.engine != "auto":
         scorer.best = None  # only an answer where the engine has none
@@ -342,7 +344,7 @@ def _search(request: Request, collective: Collective, scorer: Scorer, found: lis
     series = series_of(request, collective, scorer, known)
     if request.engine == "auto":
         reserve = 0.0 if request.logical.name is None else FREE * request.time_limit
-        opened = None if scorer.opened is None else scorer.opened.time
+        opened = None if scorer.best is None else scorer.best.time
         portfolio(Search(series, scorer.clock, found, reserve, ranking, opened))
         return
 

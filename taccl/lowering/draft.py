@@ -216,8 +216,8 @@ class _Graph:
     """Events as nodes ``3 * message + kind``, barriers as further nodes, and what precedes what."""
 
     messages: list[Message]
-    later: list[list[int]] = field(default_factory=list)
-    required: list[int] = field(default_factory=list)
+    later: list[list[int]]
+    required: list[int]
     wanted: list[tuple[int, int]] = field(default_factory=list)
 
     def node(self) -> int:
@@ -243,16 +243,19 @@ def order_events(
 
     The messages are in order of (start, end), on links of ``topology``, for a ``collective``.
     """
-    graph = _Graph(messages)
-    for message in messages:
-        send, receive, apply = graph.node(), graph.node(), graph.node()
-        graph.require(send, receive)
-        if message.reduce:
-            graph.require(receive, apply)
-        else:
-            graph.required[apply] = _ABSENT
+    later: list[list[int]] = []
+    required: list[int] = []
+    for number, message in enumerate(messages):
+        later += ([3 * number + 1], [3 * number + 2] if message.reduce else [], [])
+        required += (0, 1, 1 if message.reduce else _ABSENT)
+    graph = _Graph(messages, later, required)
     on_link: dict[int, int] = {}
     on_edge: dict[int, int] = {}
+    limited = {edge for edge, one in enumerate(topology.edges) if one.beta is not None}
+    used = {
+        link: [edge for edge in topology.links.edges_of(link) if edge in limited]
+        for link in {message.link for message in messages}
+    }
     for number, message in enumerate(messages):
         before = on_link.get(message.link)
         if before is not None:
@@ -260,14 +263,14 @@ def order_events(
             graph.require(graph.applied(before), 3 * number + Kind.RECEIVE)
             graph.wanted.append((graph.applied(before), 3 * number))
         on_link[message.link] = number
-        for edge in topology.links.edges_of(message.link):
-            if topology.edges[edge].beta is not None:
-                if edge in on_edge:
-                    graph.wanted.append((3 * on_edge[edge], 3 * number))
-                on_edge[edge] = number
+        for edge in used[message.link]:
+            if edge in on_edge:
+                graph.wanted.append((3 * on_edge[edge], 3 * number))
+            on_edge[edge] = number
     _order_values(graph, collective)
     count = 3 * len(messages)
-    return [Event(node // 3, Kind(node % 3)) for node in _sort(graph) if node < count]
+    kinds = tuple(Kind)
+    return [Event(node // 3, kinds[node % 3]) for node in _sort(graph) if node < count]
 
 
 def _order_values(graph: _Graph, collective: Collective) -> None:
@@ -305,11 +308,15 @@ def _sort(graph: _Graph) -> list[int]:
     # Barriers come first, then messages by start, and sums by arrival. A receive follows its send
     # at once: a message that is cut into more than a connection holds needs its receiver before it
     # is sent whole.
-    priority: list[tuple[int, int, int]] = []
-    for number, message in enumerate(graph.messages):
-        start = (message.start, 1, number)
-        priority += [start, start, (message.end, 0, number)]
-    priority += [(-1, 0, 0)] * (size - len(priority))
+    times = [time for one in graph.messages for time in (one.start, one.start, one.end)]
+    time = np.full(size, -1, dtype=np.int64)
+    time[: len(times)] = times
+    sums, number = np.arange(size) % 3 == int(Kind.APPLY), np.arange(size) // 3
+    sums[len(times) :], number[len(times) :] = True, 0
+    following = np.lexsort((np.arange(size), number, ~sums, time))
+    place = np.empty(size, dtype=np.int64)
+    place[following] = np.arange(size)
+    nodes, places = following.tolist(), place.tolist()
     missing = [0] * size
     wanted: dict[int, list[int]] = defaultdict(list)
     for before, after in graph.wanted:
@@ -318,27 +325,27 @@ def _sort(graph: _Graph) -> list[int]:
     required = list(graph.required)
     done = [needs == _ABSENT for needs in required]
     ready = [
-        (priority[node], node) for node in range(size) if required[node] == 0 and missing[node] == 0
+        places[node] for node in range(size) if required[node] == 0 and missing[node] == 0
     ]
     heapq.heapify(ready)
     order: list[int] = []
     while True:
         if not ready:
-            left = [(priority[node], node) for node in range(size) if not done[node]]
+            left = [node for node in nodes if not done[node]]
             if not left:
                 return order
             # Only wanted edges hold these back.
-            ready = [min((entry for entry in left if required[entry[1]] == 0), default=min(left))]
-        node = heapq.heappop(ready)[1]
+            ready = [places[next((node for node in left if required[node] == 0), left[0])]]
+        node = nodes[heapq.heappop(ready)]
         if done[node]:
             continue
         done[node] = True
         order.append(node)
-        for counts, following in ((required, graph.later[node]), (missing, wanted.get(node, ()))):
-            for after in following:
+        for counts, others in ((required, graph.later[node]), (missing, wanted.get(node, ()))):
+            for after in others:
                 counts[after] -= 1
                 if required[after] == 0 and missing[after] == 0:
-                    heapq.heappush(ready, (priority[after], after))
+                    heapq.heappush(ready, places[after])
 
 
 class Lane(NamedTuple):
@@ -496,8 +503,11 @@ def make_draft(
     return Draft(full, modes, messages, lanes, moves, layout.scratch)
 
 
+BUFFERS = {buffer.value: buffer for buffer in Buffer}
+
+
 def _slot(place: Place) -> Slot:
-    return Slot(Buffer(place.buffer), place.offset)
+    return Slot(BUFFERS[place.buffer], place.offset)
 
 
 def _held(layout: _Layout, chunk: int, rank: int) -> Slot:
