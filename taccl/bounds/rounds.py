@@ -56,6 +56,15 @@ line in T, and what a gate can count is no more than the upper envelope of the l
 and 0: convex, a sum of gates that open one after the other, each with a share of the rate. With o =
 0 it is the integral of h(z) g(T - A - z).
 
+*Few know much* (AllGather; ReduceScatter turned round). Before A, the least alpha of all links
+between parts, nobody knows anything from outside its part, and by doubling no more than K_r s
+bytes, K_r = (P+1)^r, before r + 1 rounds are over. Look at the first message of a gate. It begins
+at A or later, and so do all: they are a path from then on. Or it begins in a round r, with the step
+i: for any kappa, where K_r G_i is kappa or less it counts no more than K_r G_i s, and the others
+are a path that begins o after that round does; where it is more, all are a path that begins with
+that round, by a step above those. Some gate counts no less than the average of all, which for kappa
+below that is a line in T for s bytes, in each of these cases.
+
 *Lag* (Broadcast; Reduce turned round; AllReduce, which does both for each rank). Of each byte look
 at the N messages by which the ranks but the root have it first. With x bytes that are new to its
 receiver a message takes o + b x or more; let its middle be half of that after its start. Its sender
@@ -472,6 +481,7 @@ def _gates_and_spreading(net: Net, collective: Collective, parts: Parts) -> Iter
     others = net.src if into else net.dst
     spreading = _spread(net, home, backwards=not into) if name in ROOTED else None
     away = np.sort(net.distance_from(root, backwards=not into)) if root is not None else None
+    soonest = int(net.alpha[outside].min(initial=FAR))
 
     @cache
     def heard(wanted: int) -> Time:
@@ -502,6 +512,14 @@ def _gates_and_spreading(net: Net, collective: Collective, parts: Parts) -> Iter
                 opened = Counter(heard(-(-gate // each)) for gate in range(1, gates + 1))
                 one = Fraction(1)
                 counted = [(kind, ((time, one),), count) for time, count in opened.items()]
+            if name in EACH and len(kinds) == 1:
+                (((lost, overhead, wire), gates),) = kinds.items()
+                known = _known_before(inside[into], size, ranks, first=soonest)
+                if known and overhead:
+                    asked = _Asked(lost, overhead, spread, Fraction(ranks - size, gates))
+                    for lines in _with_little(asked, known, soonest):
+                        slopes = [(m / net.wires[wire], c / net.wires[wire]) for m, c in lines]
+                        yield _of_lines(slopes, Fraction(1, ranks))
             found: Counter[Gate] = Counter()
             for (lost, overhead, wire), steps, count in counted:
                 ends = (steps, spread) if into else (spread, steps)
@@ -527,6 +545,21 @@ def _through(lost: Time, overhead: Time, before: Steps, after: Steps) -> Steps:
         for (one, weight), (two, other) in product(before, after):
             opened[lost + one + two] += weight * other
         return tuple(sorted(opened.items()))
+    return tuple(
+        (math.floor((one[1] - two[1]) / (two[0] - one[0])), two[0] - one[0])
+        for one, two in pairwise(_paths(lost, overhead, before, after))
+    )
+
+
+@lru_cache(maxsize=1024)
+def _paths(
+    lost: Time, overhead: Time, before: Steps, after: Steps, first: int = 0
+) -> tuple[Line, ...]:
+    """Return what a gate's messages count at most, as lines: those above all others somewhere.
+
+    Messages are as for :func:`_through`, and the first has one of the steps `after` from the number
+    `first` on.
+    """
     heard, left = _summed(before), _summed(after)
     paths: dict[tuple[int, int], list[Line]] = {}
     whole: list[Line] = [(Fraction(0), Fraction(0))]
@@ -543,11 +576,70 @@ def _through(lost: Time, overhead: Time, before: Steps, after: Steps) -> Steps:
             )
             lines += ((slope + m, base + c) for m, c in following)
         paths[k, i] = [(m, c - weight * overhead) for m, c in _envelope(lines)]
-        whole += ((m, c - weight * heard[k][0]) for m, c in paths[k, i])
-    return tuple(
-        (math.floor((one[1] - two[1]) / (two[0] - one[0])), two[0] - one[0])
-        for one, two in pairwise(_envelope(whole))
-    )
+        if i >= first:
+            whole += ((m, c - weight * heard[k][0]) for m, c in paths[k, i])
+    return tuple(_envelope(whole))
+
+
+class _Asked(NamedTuple):
+    """What is asked of the messages of a gate, which are as for :func:`_through`.
+
+    Parameters
+    ----------
+    lost, overhead, spread
+        Picoseconds of a message, and what share of a byte counts by the time left.
+    least
+        How often as many bytes as a rank has they must count.
+    """
+
+    lost: Time
+    overhead: Time
+    spread: Steps
+    least: Fraction
+
+
+def _known_before(
+    ports: tuple[Port, ...] | None, size: int, ranks: int, *, first: Time
+) -> list[tuple[Time, int]]:
+    """Return when rounds begin inside a part, and how often its own bytes a rank knows then.
+
+    By its `ports`, in a part of so many ranks at most, until at the time `first` something comes
+    from outside; none where ports are free.
+    """
+    if not ports:
+        return []
+    every, most, found = min(port.every for port in ports), ranks - size, list[tuple[Time, int]]()
+    while every and len(found) * every < first:
+        found.append((len(found) * every, min(most, (len(ports) + 1) ** len(found))))
+        if found[-1][1] == most:
+            break
+    return found
+
+
+def _with_little(
+    asked: _Asked, known: Sequence[tuple[Time, int]], soonest: Time
+) -> Iterator[list[Line]]:
+    """Yield lines of which one is above what a rank has, in picoseconds of a gate.
+
+    A first message that begins before `soonest` holds what is `known` in its round; each time it is
+    told apart at another share of that.
+    """
+    lost, overhead, spread, least = asked
+    shares = [share for _, share in _summed(spread)]
+    ends = [(time, Fraction(1)) for time in (soonest, *(at + overhead for at, _ in known))]
+    late, *next_ones = (_paths(lost, overhead, (end,), spread) for end in ends)
+    for most in sorted({share * times for share in shares for _, times in known}):
+        if most >= least:
+            return
+        lines = [(m / least, c / least) for m, c in late]
+        for (at, times), following in zip(known, next_ones, strict=True):
+            below = [times * share for share in shares if times * share <= most]
+            rest = least - max(below, default=Fraction(0))
+            lines += ((m / rest, c / rest) for m, c in following) if below else ()
+            if len(below) < len(shares):
+                own = _paths(lost, overhead, ((at, Fraction(1)),), spread, len(below))
+                lines += ((m / least, c / least) for m, c in own)
+        yield lines
 
 
 def _summed(steps: Steps) -> list[tuple[Time, Fraction]]:

@@ -324,9 +324,7 @@ def _sort(graph: _Graph) -> list[int]:
         missing[after] += 1
     required = list(graph.required)
     done = [needs == _ABSENT for needs in required]
-    ready = [
-        places[node] for node in range(size) if required[node] == 0 and missing[node] == 0
-    ]
+    ready = [places[node] for node in range(size) if required[node] == 0 and missing[node] == 0]
     heapq.heapify(ready)
     order: list[int] = []
     while True:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taccl.bounds import any_bounds, best
+from taccl.bounds import any_bounds
 from taccl.bounds.port_contention import (
     SCALE,
     UNIT,
@@ -61,13 +61,19 @@ def test_it_is_never_above_what_an_algorithm_takes(
     assert not too_short(topology, collective, chunk * topology.num_ranks, found.makespan)
 
 
+def least(topology: Topology, collective: str, size: int) -> int:
+    """Return the best of the other bounds, but for the one that sees both as well."""
+    bounds = any_bounds(whole(topology), collective, size)
+    return max(bound.time for bound in bounds if bound.kind != "rounds")
+
+
 def test_it_is_not_above_the_exact_optimum() -> None:
     topology, chunk = nodes_of(2, 2, 2), 50
     problem = problem_of(topology, "allgather", 1, Fraction(chunk))
     found = solve(problem, "exact", Options(time_limit=20.0, workers=1))
     assert found.schedule is not None
     size = chunk * topology.num_ranks
-    low = best(any_bounds(whole(topology), "allgather", size)).time
+    low = least(topology, "allgather", size)
     assert (
         low < port_contention_bound(topology, "allgather", size, low, 3) <= found.schedule.makespan
     )
@@ -77,9 +83,9 @@ def test_it_is_not_above_the_exact_optimum() -> None:
     "collective", [pytest.param("allgather", marks=pytest.mark.slow), "reducescatter"]
 )
 def test_it_sees_latency_and_data_together(collective: str) -> None:
-    # 64 KB on two DGX-2: the other bounds say 4.6 us, the best schedule takes 6.1.
+    # 64 KB on two DGX-2: what does not see both says 3.8 us, the best schedule takes 6.1.
     topology, size = load_topology("dgx2", nodes=2), 1 << 16
-    assert best(any_bounds(whole(topology), collective, size)).time < 4_700_000
+    assert least(topology, collective, size) < 4_700_000
     assert too_short(topology, collective, size, 5_500_000)
     assert not too_short(topology, collective, size, 6_107_904)
 

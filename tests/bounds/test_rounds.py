@@ -124,6 +124,17 @@ def test_what_a_wire_carries_are_whole_messages() -> None:
     assert rounds(apart(20, 30, 40), "reducescatter", 16) == 205
 
 
+def test_who_sends_at_once_knows_its_own_only() -> None:
+    # The byte that a wire takes at once is there at 5 + 1, and 2 later at the other rank. Both
+    # bytes of a server are at a wire after 2, and at the other end after 2 + 5 + 2. If they were
+    # there at once, 7 would be enough.
+    for name in ("allgather", "reducescatter"):
+        assert rounds(apart(5, 2), name, 4) == 5 + 1 + 2
+        # 64 KB on two DGX-2: a wire of two ranks takes one block at once, but must take two. The
+        # second one comes with a second message, or is one of those that begin after a round.
+        assert 5_500_000 < rounds(load_topology("dgx2", nodes=2), name, 1 << 16) <= 6_107_904
+
+
 def test_ports_that_lead_out_of_a_server_are_told_from_others() -> None:
     # Two servers of two, 100 bytes each: a rank takes 300 over a wire of latency 10 from outside
     # and one of 30 from its neighbour. Some of the 200 from outside come by the neighbour, after
