@@ -21,7 +21,10 @@ ports take (N-1) s with P (T - r o) / b + E(T): T is the least at which either h
 And of what comes from outside, nobody in the part (of p ranks) knows anything but E to begin with,
 not before that latency. Of the messages with some of it the first begins after that: until then a
 port was idle, or has paid for a message of other bytes. So a port with r rounds of these has lost
-another o (the latency, if that is less); and if all have fewer, (P+1)^(r-1) E(T) >= (N-p) s.
+another o (the latency, if that is less); and if all have fewer, (P+1)^(r-1) E(T) >= (N-p) s. If it
+is the only port inside, what it took before is v(t) at most, t >= A when the first of these begins
+and A that latency: (2^m - 1) s and (t - m o) / b for some m. So of t it has lost m o, and also A -
+(2^m - 1) s b. For any M it has lost M o, or A with so many s less to take, m = M - 1.
 
 *Last to hear* (AllReduce; Reduce; Broadcast). Let D be how soon a rank can have heard of all others
 by messages of no bytes (dissemination.py). For each byte it takes a message that *ends late*: its
@@ -343,15 +346,25 @@ def _doubling(net: Net, home: IntArray, *, into: bool) -> Iterator[Crossing]:
     rate, slower = ports / wires[0], len(outer) / wires[1]
     slow = (slower, -slower * latency)
     alike, away = Fraction(ranks), Fraction(ranks - int(np.bincount(home).max()))
-    # What is wanted, what of it is known without ports that lead out, what is lost before the first
-    # round, and at how many ports the rounds are.
-    ways = ((alike, 1, 0, ports), (away, 0, min(every, latency), 1))
-    for wanted, known, first, busy in ways[: 1 + bool(outer)]:
+    # What is wanted, what of it is known without ports that lead out, at how many ports the rounds
+    # are; and cases of what is lost before the first one, and how often as many bytes as a rank has
+    # its ports take beside that.
+    before: list[list[tuple[int, int]]] = [[(min(every, latency), ranks - 1)]]
+    if ports == 1:
+        before += [
+            [(most * every, ranks - 1), (latency, ranks - (1 << (most - 1)))]
+            for most in range(2, ranks.bit_length()) if (most - 1) * every < latency
+        ]  # fmt: skip
+    ways = [(alike, 1, ports, [(0, ranks - 1)])]
+    ways += [(away, 0, 1, cases) for cases in before if outer]
+    for wanted, known, busy, cases in ways:
         rounds, told = 1, wanted
         while told > known and told >= LITTLE:
-            wait = Fraction(busy * (rounds * every + first), ports) + lost
-            fast, both = (rate, -rate * wait), (rate + slower, slow[1] - rate * wait)
-            lines = [(m / (ranks - 1), c / (ranks - 1)) for m, c in (fast, both)]
+            lines = list[Line]()
+            for first, taken in cases:
+                wait = Fraction(busy * (rounds * every + first), ports) + lost
+                fast, both = (rate, -rate * wait), (rate + slower, slow[1] - rate * wait)
+                lines += [(m / taken, c / taken) for m, c in (fast, both)]
             lines += [(m / (told - known), c / (told - known)) for m, c in [slow] * bool(outer)]
             yield _of_lines(lines, Fraction(1, ranks))
             rounds, told = rounds + 1, told / (ports + 1)

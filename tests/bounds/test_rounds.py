@@ -124,6 +124,15 @@ def test_what_a_wire_carries_are_whole_messages() -> None:
     assert rounds(apart(20, 30, 40), "reducescatter", 16) == 205
 
 
+def test_a_port_can_not_be_busy_all_the_time_until_something_comes_from_outside() -> None:
+    # 4 MB on two DGX-H100 (250 KB each, 0.556 us at a port inside): what comes from outside after
+    # 2.4 takes three rounds of a port inside. Before them it takes a block in a round, or three in
+    # two, and idles for at least 2.4 less these, or has paid two overheads. One overhead is less.
+    network = load_topology("dgx-h100", nodes=2)
+    for name in ("allgather", "reducescatter"):
+        assert 10_500_000 < rounds(network, name, 4 * 10**6) <= 12_000_000
+
+
 def test_who_sends_at_once_knows_its_own_only() -> None:
     # The byte that a wire takes at once is there at 5 + 1, and 2 later at the other rank. Both
     # bytes of a server are at a wire after 2, and at the other end after 2 + 5 + 2. If they were
