@@ -157,6 +157,32 @@ def test_an_engine_whose_program_takes_too_long_leaves_the_opening(
     assert found.program is not None
 
 
+def test_with_measured_costs_other_instances_of_the_first_answer_are_tried_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[int] = []
+    own = Scorer.open
+
+    def told(scorer: Scorer, schedule: Schedule) -> bool:
+        found = own(scorer, schedule)
+        opened.extend([scorer.opened.time] if scorer.opened else [])
+        return found
+
+    def never(*_: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(Scorer, "open", told)
+    monkeypatch.setattr("taccl.apps.synthesis.series_of", never)
+    request = replace(
+        asked(), logical=load_network("dgx-a100"), size=1 << 26, measured=True, time_limit=4.0,
+        target=Target(instances=None),
+    )  # fmt: skip
+    found = synthesize(request)
+    assert found.time is not None
+    assert found.time < opened[0]
+
+
 def test_bounds_that_never_end_leave_the_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         while True:
