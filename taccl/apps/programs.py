@@ -883,7 +883,11 @@ GIVEN_UP: Mapping[bool, float] = MappingProxyType({False: 0.35, True: 0.5})
 """The same for the first of them: then the schedule is given up."""
 
 ALIKE = 0.75
-"""The same for what the algorithm of the first answer makes: no other is known to fit so well."""
+"""The same for what the algorithm of the first answer makes: no other is known to fit so well. And
+for what is expected to be faster than the best."""
+
+HOPEFUL = Fraction(19, 20)
+"""Times the best: what is expected to take less is worth most of the time that is left."""
 
 FAR = 2
 """Times as fast as the best: what is expected to be so is worth the time for judging."""
@@ -1050,7 +1054,8 @@ class Scorer:
         waits = patient or self.clock.counted is not None or self.clock.over
         opened = self.opened
         alike = opened is not None and opened.engine == self.engine
-        share = ALIKE if alike else GIVEN_UP[self.target.measured]
+        hopeful = self.best is not None and self.expects(schedule) < HOPEFUL * self.best.time
+        share = ALIKE if alike or hopeful else GIVEN_UP[self.target.measured]
         last = Deadline() if waits else self.clock.share(share)
         # The order of its sends seldom saves what a first program lost.
         enough = None if self.best is None else self.best.time
