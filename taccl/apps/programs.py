@@ -1101,10 +1101,13 @@ class Scorer:
     def catch_up(self) -> None:
         """Score what was given up for want of time, if it must be far faster than the best.
 
-        The time for judging is its own then, until judging is given up.
+        The time for judging is its own then, until judging is given up. Nothing is scored once the
+        user has interrupted.
         """
         late, last = self.late, Deadline(self.last)
-        if late is None or (self.best is not None and late.time * FAR > self.best.time):
+        if late is None or self.clock.stop.is_set():
+            return
+        if self.best is not None and late.time * FAR > self.best.time:
             return
         self.starts(late.engine)
         try:

@@ -131,8 +131,11 @@ def test_what_was_given_up_is_scored_in_the_end_where_it_must_be_far_faster(
     monkeypatch.setattr(Lowering, "replay", never)
     assert scorer.refusal(schedule) == TOO_LONG
     monkeypatch.setattr(Lowering, "replay", own)
-    for times, refusal in ((FAR - 1, TOO_LONG), (FAR + 1, None)):
+    for times, stopped, refusal in (
+        (FAR - 1, False, TOO_LONG), (FAR + 1, True, TOO_LONG), (FAR + 1, False, None),
+    ):  # fmt: skip
         scorer.best = Scored(schedule, "ring", None, times * scorer.expects(schedule))
+        (scorer.clock.stop.set if stopped else scorer.clock.stop.clear)()
         scorer.catch_up()
         assert scorer.refusal(schedule) == refusal
     assert scorer.best is not None
