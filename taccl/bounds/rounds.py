@@ -527,7 +527,7 @@ def _gates_and_spreading(net: Net, collective: Collective, parts: Parts) -> Iter
                 counted = [(kind, ((time, one),), count) for time, count in opened.items()]
             if name in EACH and len(kinds) == 1:
                 (((lost, overhead, wire), gates),) = kinds.items()
-                known = _known_before(inside[into], size, ranks, first=soonest)
+                known = _known_before(inside[into], ranks - size, soonest)
                 if known and overhead:
                     asked = _Asked(lost, overhead, spread, Fraction(ranks - size, gates))
                     for lines in _with_little(asked, known, soonest):
@@ -611,17 +611,15 @@ class _Asked(NamedTuple):
     least: Fraction
 
 
-def _known_before(
-    ports: tuple[Port, ...] | None, size: int, ranks: int, *, first: Time
-) -> list[tuple[Time, int]]:
+def _known_before(ports: tuple[Port, ...] | None, most: int, first: Time) -> list[tuple[Time, int]]:
     """Return when rounds begin inside a part, and how often its own bytes a rank knows then.
 
-    By its `ports`, in a part of so many ranks at most, until at the time `first` something comes
-    from outside; none where ports are free.
+    By its `ports`, and `most` ranks in a part, until `first`, when something may come from outside;
+    times are picoseconds. None where ports are free.
     """
     if not ports:
         return []
-    every, most, found = min(port.every for port in ports), ranks - size, list[tuple[Time, int]]()
+    every, found = min(port.every for port in ports), list[tuple[Time, int]]()
     while every and len(found) * every < first:
         found.append((len(found) * every, min(most, (len(ports) + 1) ** len(found))))
         if found[-1][1] == most:
@@ -634,8 +632,8 @@ def _with_little(
 ) -> Iterator[list[Line]]:
     """Yield lines of which one is above what a rank has, in picoseconds of a gate.
 
-    A first message that begins before `soonest` holds what is `known` in its round; each time it is
-    told apart at another share of that.
+    A first message that begins before `soonest` (picoseconds) holds what is `known` in its round;
+    each time it is told apart at another share of that.
     """
     lost, overhead, spread, least = asked
     shares = [share for _, share in _summed(spread)]

@@ -501,11 +501,8 @@ def make_draft(
     return Draft(full, modes, messages, lanes, moves, layout.scratch)
 
 
-BUFFERS = {buffer.value: buffer for buffer in Buffer}
-
-
 def _slot(place: Place) -> Slot:
-    return Slot(BUFFERS[place.buffer], place.offset)
+    return Slot(Buffer(place.buffer), place.offset)
 
 
 def _held(layout: _Layout, chunk: int, rank: int) -> Slot:

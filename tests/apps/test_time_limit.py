@@ -48,6 +48,22 @@ def endless(_problem: Problem, _options: Options) -> Result:
         pass
 
 
+def never(*_: object) -> None:
+    while True:
+        pass
+
+
+def given_up(monkeypatch: pytest.MonkeyPatch) -> tuple[Schedule, Scorer]:
+    """Return a schedule whose replay took too long, and who gave it up; it would be quick now."""
+    schedule = ring_schedule("allgather", 4)
+    size = int(schedule.chunk_size * schedule.collective.chunks_in_size)
+    scorer = Scorer(Target(), size, list[str]().append, clock=Deadline.after(LIMIT))
+    with monkeypatch.context() as patch:
+        patch.setattr(Lowering, "replay", never)
+        assert scorer.refusal(schedule) == TOO_LONG
+    return schedule, scorer
+
+
 def timed(action: Callable[[], Synthesis]) -> tuple[Synthesis, float]:
     began = time.monotonic()
     found = action()
@@ -104,33 +120,15 @@ def test_what_is_soon_judged_opens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_program_whose_replay_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(_lowering: Lowering, _program: object) -> None:
-        while True:
-            pass
-
-    schedule, own = ring_schedule("allgather", 4), Lowering.replay
-    size = int(schedule.chunk_size * schedule.collective.chunks_in_size)
-    scorer = Scorer(Target(), size, list[str]().append, clock=Deadline.after(LIMIT))
-    monkeypatch.setattr(Lowering, "replay", never)
+    schedule, scorer = given_up(monkeypatch)
     assert scorer.score(schedule) is None
-    assert scorer.refusal(schedule) == TOO_LONG
-    monkeypatch.setattr(Lowering, "replay", own)
     assert scorer.score(ring_schedule("reducescatter", 4))
 
 
 def test_what_was_given_up_is_scored_in_the_end_where_it_must_be_far_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def never(_lowering: Lowering, _program: object) -> None:
-        while True:
-            pass
-
-    schedule, own = ring_schedule("allgather", 4), Lowering.replay
-    size = int(schedule.chunk_size * schedule.collective.chunks_in_size)
-    scorer = Scorer(Target(), size, list[str]().append, clock=Deadline.after(LIMIT))
-    monkeypatch.setattr(Lowering, "replay", never)
-    assert scorer.refusal(schedule) == TOO_LONG
-    monkeypatch.setattr(Lowering, "replay", own)
+    schedule, scorer = given_up(monkeypatch)
     for times, stopped, refusal in (
         (FAR - 1, False, TOO_LONG), (FAR + 1, True, TOO_LONG), (FAR + 1, False, None),
     ):  # fmt: skip
@@ -171,10 +169,6 @@ def test_with_measured_costs_other_instances_of_the_first_answer_are_tried_at_on
         opened.extend([scorer.opened.time] if scorer.opened else [])
         return found
 
-    def never(*_: object) -> None:
-        while True:
-            pass
-
     monkeypatch.setattr(Scorer, "open", told)
     monkeypatch.setattr("taccl.apps.synthesis.series_of", never)
     request = replace(
@@ -187,10 +181,6 @@ def test_with_measured_costs_other_instances_of_the_first_answer_are_tried_at_on
 
 
 def test_bounds_that_never_end_leave_the_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object) -> None:
-        while True:
-            pass
-
     monkeypatch.setattr("taccl.apps.synthesis.series_of", never)
     found, _ = timed(lambda: synthesize(asked()))
     assert found.ended in ("clock", "bound")
@@ -226,10 +216,6 @@ def test_judging_that_never_ends_leaves_what_was_judged_before(
 
 
 def test_nothing_is_written_that_was_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(_lowering: Lowering) -> None:
-        while True:
-            pass
-
     monkeypatch.setattr(Lowering, "proved", never)
     with pytest.raises(OutOfTimeError, match="no") as caught:
         synthesize(asked())

@@ -104,9 +104,10 @@ def flow(problem: Problem, options: Options) -> Result:
         connections = len({move.link for move in plan.moves}) * len(plan.problem.group)
         cost = (options.expects(schedule), connections)
         if cost < least and (problem.logical.name is None or not verify(schedule, problem.logical)):
-            if best is None and not (options.known or options.deterministic):
+            alone = best is None and not (options.known or options.deterministic)
+            if alone and options.score is not None:
                 # So that there is something if time is up before the end.
-                options.refusal(schedule)
+                options.score(schedule)
             best, least = schedule, cost
     if best is None:
         raise NoScheduleError(
