@@ -7,12 +7,13 @@ the first message can be there, and from the last release to the arrival). So by
 floor of that. With weights (prices), the amount is counted in weighted units.
 """
 
+import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import lcm
+from itertools import pairwise
 from typing import NamedTuple
 
 from taccl.units import Time
@@ -36,6 +37,33 @@ Gates = tuple[tuple[Gate, int], ...]
 def gather(gates: Iterable[Gate]) -> Gates:
     """Return gates in the canonical form, so that equal sets compare equal."""
     return tuple(sorted(Counter(gates).items()))
+
+
+Line = tuple[Fraction, Fraction]
+"""What is counted at a time, in picoseconds of a gate: for each picosecond more, and at 0."""
+
+
+def most_of(lines: Sequence[Line]) -> Gates:
+    """Return gates that let through, at every time, the most of some `lines`, or nothing."""
+    edges = pairwise(envelope([(Fraction(0), Fraction(0)), *lines]))
+    return gather(Gate(math.floor(_meet(a, b)), 1 / (b[0] - a[0])) for a, b in edges)
+
+
+def envelope(lines: Sequence[Line]) -> list[Line]:
+    """Return those of some `lines` that are the highest somewhere, from left to right."""
+    kept: list[Line] = []
+    for line in sorted(lines):
+        while kept and (
+            kept[-1][0] == line[0]
+            or (len(kept) > 1 and _meet(kept[-2], line) <= _meet(kept[-2], kept[-1]))
+        ):
+            kept.pop()
+        kept.append(line)
+    return kept
+
+
+def _meet(one: Line, other: Line) -> Fraction:
+    return (one[1] - other[1]) / (other[0] - one[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +103,7 @@ def fluid(kind: str, gates: Gates, share: Fraction) -> Curve | None:
         return None
     ordered = sorted(gates)
     # What makes the rates of all gates integers, or a fine grid to round them up to.
-    unit = min(lcm(*{gate.busy.numerator for gate, _ in gates}), GRID)
+    unit = min(math.lcm(*{gate.busy.numerator for gate, _ in gates}), GRID)
     lines = []
     rate, area = 0, 0
     for i, (gate, count) in enumerate(ordered):

@@ -68,38 +68,6 @@ are a path that begins o after that round does; where it is more, all are a path
 that round, by a step above those. Some gate counts no less than the average of all, which for kappa
 below that is a line in T for s bytes, in each of these cases.
 
-*Lag* (Broadcast; Reduce turned round; AllReduce, which does both for each rank). Of each byte look
-at the N messages by which the ranks but the root have it first. With x bytes that are new to its
-receiver a message takes o + b x or more; let its middle be half of that after its start. Its sender
-had the byte by another of the N, or sent another of them by the same port: it starts after that one
-is over, its *parent*. So they are trees, one for each port of the root at most, of P + 1 branches
-at most. From one middle to the next there is half of both messages. With D messages in the tree
-below each, itself included, all middles of a byte together are later than those of the roots of its
-trees by (D - 1) o + (D - 1/2) b x for each message, a root's bytes counting (D - 1) / 2.
-
-After its middle a message keeps its receiver's port for half of itself, and others follow. In sum
-over a rank's bytes, T less the middle is S^2 / 2R' with the rate R' of its ports, and o q / x for
-each byte that has q before it at its port. The root's bytes follow one another, too: their middles
-in sum are S^2 / 2R, and with one port o (S - q) / x for each byte, as all that comes after waits.
-So
-
-    N S T >= N (S^2 / 2R + S^2 / 2R') + sum over bytes (N o (S - q) / x + sum over D (...))
-
-A byte that leaves by several ports, in trees of D_i and t_i before S / R (0: then, or later), has
-middles of N S / R less all D_i t_i. Let what leaves t before pay N t - U(t), U concave and U(0) =
-0: all pay no more than bytes at the rate R would. Of the trees of a byte all but the largest have N
-/ 2 messages or less: where U has no slope above N / 2, those do best with t_i = 0. Then a byte's
-trees, with (N - D_1) t_1 - U(t_1), are V(0) or more if V(t), the least of trees and (N - D_1) t, is
-V(0) + U(t) or more.
-
-Nothing is known of x but that it is S at most: o q / x + c b x is at least the root of 4 o q c b,
-or o q / S + c b S where o q > c b S^2. Which q goes with which D is left open, too: for a function
-A that grows it is at least A(q) and B(D), the least that it exceeds A by at any q. A rank has no
-more bytes of one q than ports, so that all A(q) are known, and a recursion over D finds the trees
-with the least B. A good A is that of trees with all their branches, the largest D at the smallest
-q. All of this holds for y bytes alone, too: those that no port of the root has among its first
-ones, S - y in all, which take (S - y) / R.
-
 *Hops* (AlltoAll). A rank that takes k messages has at most k blocks without a relay; all others are
 received at least twice. So all ports together carry k overheads and 2 (N-1) - k blocks for each
 rank, with 1 <= k <= the ranks that it has links from: a line for each end of this range.
@@ -117,18 +85,16 @@ from itertools import accumulate, pairwise, product
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from taccl.bounds.arrival_curves import Gate, gather
+from taccl.bounds.arrival_curves import Gate, Line, envelope, gather, most_of
 from taccl.bounds.cut import NONE, counting_edges, edge_covers, edges_counted
 from taccl.bounds.dissemination import Port, Rises, Spread, informed, ports_of, rises
 from taccl.bounds.gossip import MOST_VISITS, homes, most_shared
 from taccl.bounds.net import FAR, MOST_RANKS, Crossing, IntArray, Net, is_uniform, one_of_each
+from taccl.bounds.waiting import KIND, MERGED, lag_crossings, merging_crossings
 from taccl.collectives import Collective
 from taccl.topology.structure import Parts, levels_of
 from taccl.units import Time
-
-KIND = "rounds"
 
 MOST_LOOKED_AT = 8
 """Ranks, and parts of a level, that are looked at."""
@@ -157,168 +123,13 @@ def round_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
             yield from _last_to_hear(net, collective, levels, into=into)
             root = one_of_each(net, collective)[0] if collective.root is None else collective.root
             yield from lag_crossings(net, root, backwards=into)
+    if name in MERGED:
+        yield from merging_crossings(net, name, [homes(parts, ranks) for parts in levels])
     if name in EACH:
         for home in (np.zeros(ranks, dtype=np.int64), *(homes(parts, ranks) for parts in levels)):
             yield from _doubling(net, home, into=name == "allgather")
     for parts in levels:
         yield from _gates_and_spreading(net, collective, parts)
-
-
-Floats = NDArray[np.float64]
-
-FINE = 24
-"""Places between which a byte's is a line."""
-
-SIZES = range(-5, 15)
-"""Powers of two of the bytes that take an overhead, between which the bound is a line."""
-
-MANY = 512
-"""Ranks for which some of these are enough."""
-
-LOST = 1e-9
-"""More than what floats lose."""
-
-
-def lag_crossings(net: Net, root: int, *, backwards: bool) -> Iterator[Crossing]:
-    """Yield all bytes of `net`, and how far behind the `root` others are.
-
-    If `backwards` they are those of a reduction.
-    """
-    tails, heads = (net.dst, net.src) if backwards else (net.src, net.dst)
-    first, last = (counting_edges(net, last=end) for end in (backwards, not backwards))
-    rows = heads != root
-    come, inside = rows & (tails == root), rows & (tails != root)
-    overhead = float(net.overhead[rows].min())
-    if not overhead or min(first[rows].min(), last[rows].min()) == NONE:
-        return
-    busy = np.full(len(net.topology.edges), np.inf)
-    busy[list(net.busy)] = [float(time) for time in net.busy.values()]
-    gates = np.full(len(busy), np.inf)
-    np.minimum.at(gates, first[come], np.minimum(busy[first[come]], busy[last[come]]))
-    gates = gates[np.isfinite(gates)]
-    wire = min(float(min(busy[first[rows]].min(), busy[last[rows]].min())), float(gates.min()))
-    if not wire:
-        return
-    ranks, by = np.divmod(np.unique(heads[rows] * len(busy) + last[rows]), len(busy))
-    taking, rates = np.bincount(ranks), np.bincount(ranks, 1 / busy[by])
-    sending = np.bincount(np.unique(tails[inside] * len(busy) + first[inside]) // len(busy))
-    lag = Lag(
-        net.num_ranks - 1, gates=gates, entry=float(net.overhead[come].min()),
-        sending=int(sending.max(initial=0)), taking=int(taking.max()),
-        overhead=overhead, wire=wire,
-    )  # fmt: skip
-    sizes = 2.0 ** (np.array(SIZES[:: 1 + lag.ranks // MANY]) + round(math.log2(overhead / wire)))
-    fastest = float((1 / gates).sum())
-    even = sizes * (1 / fastest + (1 / rates[np.unique(ranks)]).mean()) / 2
-    times = (even + lagging(lag, sizes)) * (1 - LOST) + int((net.alpha - net.overhead)[rows].min())
-    known = [*zip(map(Fraction, sizes.tolist()), map(Fraction, times.tolist()), strict=True)]
-    # More bytes than some come by all gates before: a line of that rate.
-    best, (most, last_time) = Fraction(fastest * (1 + LOST)), known[-1]
-    lines = list[Line]()
-    for (size, time), (more, later) in pairwise([*known, (2 * most, last_time + most / best)]):
-        rate = min(best, (more - size) / (later - time))
-        lines.append((rate, size - rate * time))
-        if rate == best:
-            break
-    yield _of_lines(lines, Fraction(1))
-
-
-class Lag(NamedTuple):
-    """So many `ranks` beside a root, and their ports, in picoseconds and picoseconds for a byte.
-
-    Parameters
-    ----------
-    gates, entry
-        Of a byte at each port of the root, and the least overhead of messages there.
-    sending, taking
-        How many ports to others of the part, and from all, a rank has at most.
-    overhead, wire
-        The least of any message.
-    """
-
-    ranks: int
-    gates: Floats
-    entry: float
-    sending: int
-    taking: int
-    overhead: float
-    wire: float
-
-
-def lagging(lag: Lag, sizes: Floats) -> Floats:
-    """Return how much later (ps) than by bandwidth alone ranks have `sizes` (bytes), on average.
-
-    By a `lag`'s ports: what the messages of a byte wait for one another, and their overheads at the
-    ports that take them, and at the root's if it has one only.
-    """
-    ranks, one = lag.ranks, len(lag.gates) == 1
-    # Places among all bytes, and what is a line between each two of them.
-    place, early = np.linspace(0, 1, FINE + 1)[:, None] ** 2, np.append(0, 2.0 ** np.arange(-12, 1))
-    shares, early_shares = (
-        (np.diff(at, prepend=0, axis=0) + np.diff(at, append=1, axis=0)) / 2
-        for at in (place, early[:, None])
-    )
-    before, nodes = place * sizes / lag.taking, np.arange(1.0, ranks + 1)[:, None, None]
-    branches, slowest = min(lag.sending + 1, ranks), lag.gates.min()
-    # What may be the best trees: how many nodes are below each of theirs, and itself.
-    likely, level = list[float](), 1
-    while left := ranks - len(likely):
-        likely += [left / min(left, level)] * min(left, level)
-        level *= branches
-    likely = [*likely[1:], 0.0] if one else likely
-    below = np.array(likely)[(ranks * (place[1:] + place[:-1]) / 2).astype(np.int64)]
-    spared = min(0.5, (ranks - 1) / 4)  # of what one port's messages wait, to take them is charged
-    weight = lag.wire * np.where(below > 0, below - 0.5, spared)
-    steps = paid(lag.overhead, before[1:], weight, sizes)
-    steps -= paid(lag.overhead, before[:-1], weight, sizes)
-    known = np.concatenate([np.zeros((1, len(sizes))), np.cumsum(steps, axis=0)])
-    entering = slowest * (spared + 0 * nodes if one else (nodes - 1) / 2)
-    inner, outer = (
-        (paid(each, before, weight, sizes) - known).min(axis=1)
-        + (each + lag.overhead) / 2 * (nodes[:, 0] - 1)
-        for each, weight in ((lag.overhead, lag.wire * (nodes - 0.5)), (lag.entry, entering))
-    )
-    trees = forests(inner, branches)
-    others = forests(outer, len(lag.gates) - 1, trees)[ranks - 1 :: -1]
-    first = outer + trees[:-1] + others
-    # By how much before the last byte the first message of a byte is at a port of the root.
-    tau = sizes / (1 / lag.gates).sum()
-    later = [(first + (ranks - nodes[:, 0]) * time * tau).min(axis=0) for time in early]
-    most = np.minimum(np.stack(later), later[0] + early[:, None] * tau * (ranks / 2))
-    total = (most * early_shares).sum(axis=0) + ranks * (known * shares).sum(axis=0)
-    weight = slowest * ((ranks - 1) / 2 - spared)
-    waiting = (paid(lag.entry * ranks, place * sizes, weight, sizes) * shares).sum(axis=0)
-    mean: Floats = (total + (waiting if one else lag.entry / 2 * ranks)) / ranks
-    return mean
-
-
-def paid(overhead: float, before: Floats, wire: Floats | float, sizes: Floats) -> Floats:
-    """Return the least of `overhead` / x for each byte `before`, and `wire` for each of x, in ps.
-
-    Any x bytes are allowed, up to each of some `sizes`.
-    """
-    all_alike = overhead * before / sizes + wire * sizes
-    best = 2 * np.sqrt(overhead * before * wire)
-    return np.where(overhead * before >= wire * sizes**2, all_alike, best)
-
-
-def forests(roots: Floats, most: int, below: Floats | None = None) -> Floats:
-    """Return by how many nodes it has what the cheapest forest of so many trees at `most` costs.
-
-    What a root costs is in `roots`, by the nodes of its tree; a tree has a forest `below` it, at
-    the cost of so many nodes, or one of as many trees as `most` again.
-    """
-    ranks, sizes = roots.shape
-    least = np.full((most + 1, ranks + 1, sizes), np.inf)
-    least[:, 0] = 0
-    trees = np.zeros_like(roots)
-    for nodes in range(1, ranks + 1):
-        trees[nodes - 1] = roots[nodes - 1] + (least[most] if below is None else below)[nodes - 1]
-        for number in range(1, most + 1):
-            rest = least[number - 1, nodes - 1 :: -1]
-            least[number, nodes] = (trees[:nodes] + rest).min(axis=0)
-    cheapest: Floats = least[most]
-    return cheapest
 
 
 LITTLE = Fraction(1, 4)
@@ -366,7 +177,7 @@ def _doubling(net: Net, home: IntArray, *, into: bool) -> Iterator[Crossing]:
                 fast, both = (rate, -rate * wait), (rate + slower, slow[1] - rate * wait)
                 lines += [(m / taken, c / taken) for m, c in (fast, both)]
             lines += [(m / (told - known), c / (told - known)) for m, c in [slow] * bool(outer)]
-            yield _of_lines(lines, Fraction(1, ranks))
+            yield Crossing(KIND, most_of(lines), Fraction(1, ranks))
             rounds, told = rounds + 1, told / (ports + 1)
 
 
@@ -479,9 +290,6 @@ EACH = ("allgather", "reducescatter")
 Steps = tuple[tuple[Time, Fraction], ...]
 """From when on (or up to how long before the end) which share more of a byte counts."""
 
-Line = tuple[Fraction, Fraction]
-"""What is counted at a time, in picoseconds of a gate: for each picosecond more, and at 0."""
-
 
 def _gates_and_spreading(net: Net, collective: Collective, parts: Parts) -> Iterator[Crossing]:
     """Yield what enters (leaves) parts by their gates, which must be spread (summed) inside."""
@@ -532,7 +340,7 @@ def _gates_and_spreading(net: Net, collective: Collective, parts: Parts) -> Iter
                     asked = _Asked(lost, overhead, spread, Fraction(ranks - size, gates))
                     for lines in _with_little(asked, known, soonest):
                         slopes = [(m / net.wires[wire], c / net.wires[wire]) for m, c in lines]
-                        yield _of_lines(slopes, Fraction(1, ranks))
+                        yield Crossing(KIND, most_of(slopes), Fraction(1, ranks))
             found: Counter[Gate] = Counter()
             for (lost, overhead, wire), steps, count in counted:
                 ends = (steps, spread) if into else (spread, steps)
@@ -588,10 +396,10 @@ def _paths(
                 (more, more * last) if more >= 0 else (Fraction(0), more * heard[later][0])
             )
             lines += ((slope + m, base + c) for m, c in following)
-        paths[k, i] = [(m, c - weight * overhead) for m, c in _envelope(lines)]
+        paths[k, i] = [(m, c - weight * overhead) for m, c in envelope(lines)]
         if i >= first:
             whole += ((m, c - weight * heard[k][0]) for m, c in paths[k, i])
-    return tuple(_envelope(whole))
+    return tuple(envelope(whole))
 
 
 class _Asked(NamedTuple):
@@ -659,30 +467,6 @@ def _summed(steps: Steps) -> list[tuple[Time, Fraction]]:
     groups = [steps[first : first + every] for first in range(0, len(steps), every)]
     shares = accumulate(sum((share for _, share in group), Fraction(0)) for group in groups)
     return [(group[0][0], share) for group, share in zip(groups, shares, strict=True)]
-
-
-def _of_lines(lines: Sequence[Line], share: Fraction) -> Crossing:
-    """Return a `share` of the bytes past gates that let through, at a time, the most of `lines`."""
-    edges = pairwise(_envelope([(Fraction(0), Fraction(0)), *lines]))
-    gates = (Gate(math.floor(_meet(a, b)), 1 / (b[0] - a[0])) for a, b in edges)
-    return Crossing(KIND, gather(gates), share)
-
-
-def _envelope(lines: Sequence[Line]) -> list[Line]:
-    """Return those of some lines that are the highest somewhere, from left to right."""
-    kept: list[Line] = []
-    for line in sorted(lines):
-        while kept and (
-            kept[-1][0] == line[0]
-            or (len(kept) > 1 and _meet(kept[-2], line) <= _meet(kept[-2], kept[-1]))
-        ):
-            kept.pop()
-        kept.append(line)
-    return kept
-
-
-def _meet(one: Line, other: Line) -> Fraction:
-    return (one[1] - other[1]) / (other[0] - one[0])
 
 
 def _grown(ports: tuple[Port, ...] | None, start: Rises, most: int) -> Rises:
