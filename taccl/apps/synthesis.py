@@ -479,18 +479,8 @@ def counts_of(
         counts = COLLECTIVES[inside.name].chunk_counts
     long, rooted = len(counts) > len(CHUNK_COUNTS) + 1, collective.root is not None
     if len(counts) > 1 and not long:
+        counts = _early(request, collective, counts)
         counts = _with_least_bound(request, collective, counts, clock.share(SECOND))
-        if counts == WAVES:
-            # Where quarters are long between servers, one is spread while the next one crosses.
-            table, server = logical.topology.links, logical.topology.server_of
-            quarter = Fraction(request.size, 4 * collective.chunks_in_size)
-            home = np.array(server)
-            across = logical.allowed & (home[table.src] != home[table.dst])
-            if any(
-                logical.topology.arrival(link, quarter) > (1 + LONG) * int(table.alpha[link])
-                for link in np.flatnonzero(across)[:SOME_LINKS].tolist()
-            ):
-                counts = QUARTERS_EARLY
     elif long and rooted and not logical.topology.copies_or_adds:
         counts = _pipelined(request, collective)
     if len(counts) > 1 and not long and _pieces_pay(request, collective):
@@ -507,6 +497,23 @@ def counts_of(
             )  # fmt: skip
             counts = tuple(dict.fromkeys((next(whole, counts[0]), *counts)))
     return counts, long
+
+
+def _early(request: Request, collective: Collective, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return `counts` with quarters second where these are long between servers.
+
+    One is spread there while the next one crosses.
+    """
+    table, home = request.logical.topology.links, np.array(request.logical.topology.server_of)
+    if counts != WAVES:
+        return counts
+    quarter = Fraction(request.size, 4 * collective.chunks_in_size)
+    across = request.logical.allowed & (home[table.src] != home[table.dst])
+    long = any(
+        request.logical.topology.arrival(link, quarter) > (1 + LONG) * int(table.alpha[link])
+        for link in np.flatnonzero(across)[:SOME_LINKS].tolist()
+    )
+    return QUARTERS_EARLY if long else counts
 
 
 def _pieces_pay(request: Request, collective: Collective) -> bool:
@@ -624,8 +631,9 @@ def _with_least_bound(
     """Return the counts, with the one that has the least bound without batches second, if it pays.
 
     It does where whole chunks share links evenly that have different speeds, or do not divide the
-    chunks. It has to be more than a hundredth below what is tried before. With measured costs it
-    comes after all that are smaller: instances cut chunks, too.
+    chunks. It has to be more than a hundredth below what is tried before. It is third where
+    quarters are second: batches pay there. With measured costs it comes after all that are smaller:
+    instances cut chunks, too.
     """
     if collective.name not in COLLECTIVES or collective.num_ranks > MAX_RANKS or request.steps:
         return counts
@@ -642,6 +650,7 @@ def _with_least_bound(
         return counts
     others = [count for count in counts if count != least]
     place = sum(count < least for count in others) if request.measured else 1
+    place += not request.measured and counts == QUARTERS_EARLY
     others.insert(place, least)
     return tuple(others)
 

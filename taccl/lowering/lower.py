@@ -17,8 +17,9 @@ becomes ``rcs`` or ``rrcs``, or ``rrs`` where nobody reads the sum later; then o
 both connections, which must have the same number, and so the same channel.
 
 A threadblock does one step at a time, and a fused step posts only when its send is over. So two
-connections join only where the schedule never has work for both at once, and a step is fused only
-where whatever else reads the value starts after it was sent on.
+connections join only where the schedule never has work for both at once (but for sends, which
+follow one another in any case: the pieces of one message), and a step is fused only where whatever
+else reads the value starts after it was sent on.
 """
 
 import re
@@ -286,8 +287,12 @@ def _plan(
     both = [entry for entry in plan.values() if entry[1] is not None]
     both += [((place, 0), draft.moves[place]) for place in sending if place not in fused]
     both.sort(key=lambda entry: entry[0])
-    times = [_times(draft, move) for _, move in both if move is not None]
-    if any(one[1] > two[0] for one, two in pairwise(times)):
+    # What one connection sends is sent one after the other in any case.
+    works = [(*_times(draft, move), move.sent) for _, move in both if move is not None]
+    if any(
+        end > start and None in (first, second)
+        for (_, end, first), (start, _, second) in pairwise(works)
+    ):
         return None
     return plan
 

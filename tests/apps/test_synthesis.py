@@ -199,7 +199,7 @@ def test_counted_searches_repeat(collective: str) -> None:
 
 def test_candidates_name_every_engine_that_auto_tried() -> None:
     # What has not reached its bound goes on to every engine.
-    result = found("hub:4", "allreduce", 1_000_000, chunks=1)
+    result = found("hub:6", "allreduce", 1_000_000, chunks=1)
     assert {"ring", "all-pairs", "taccl"} <= {one.engine for one in result.candidates}
 
 

@@ -1,5 +1,7 @@
 """Fused steps: where they can be used they are, and nothing that overlaps is serialized."""
 
+from dataclasses import replace
+
 from taccl.collectives import build_collective
 from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import judge
@@ -44,6 +46,17 @@ def test_a_ring_allreduce_turns_round_with_a_sum_that_is_kept_and_sent() -> None
     assert ops(program, 0) == [
         [Op.SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND, Op.RECV_COPY_SEND, Op.RECV]
     ]
+
+
+def test_what_one_message_carries_to_several_places_is_fused_piece_by_piece() -> None:
+    # Two chunks a rank travel together, and an instance has a part of each, which are not adjacent.
+    ring = ring_schedule("allreduce", 3, 2, batched=True)
+    program = fused(ring, out_of_place=False, instances=2)
+    once = [Op.SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND, Op.RECV_COPY_SEND, Op.RECV]
+    assert ops(program, 0) == 2 * [[op for op in once for _ in range(2)]]
+    # With Simple a connection holds two messages, and all ranks wait for one another.
+    assert [finding.rule for finding in judge(program, "executor")] == ["deadlock"]
+    assert judge(replace(program, protocol="LL128", max_bytes=1 << 16), "executor") == []
 
 
 def test_a_sum_is_added_to_the_own_value_as_it_arrives() -> None:
