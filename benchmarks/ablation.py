@@ -61,6 +61,8 @@ MORE = (
     "dragonfly allreduce --engine guided --size 1KB",
     "mi250 broadcast --size 1GB --engine flow",
     "mesh2d allreduce --size 64MB --chunks 8 --engine auto",
+    "torus3d allgather --size 4MB --chunks 6 --engine guided",
+    "hypercube:16 allreduce --size 4MB --chunks 4 --engine guided",
 )
 """Cells besides those of ``frozen``, for what none of these uses."""
 
@@ -197,6 +199,11 @@ MECHANISMS = (
     Mechanism("gathers by leaders", {GUIDED + "grid_schedules": _without("leaders")}, IN_GUIDED),
     Mechanism(
         "mixed-radix gathers", {GUIDED + "grid_schedules": _without("mixed-radix")}, IN_GUIDED
+    ),
+    Mechanism(
+        "halving and doubling on a cube",
+        {GUIDED + "grid_schedules": _without("cubes")},
+        ("torus3d allgather", "hypercube:16 allreduce"),
     ),
     Mechanism("gateways", {GUIDED + "grid_schedules": _without("gateways")}, ("dragonfly all",)),
     Mechanism("butterflies", {GUIDED + "grid_schedules": _without("butterflies")}, IN_GUIDED),

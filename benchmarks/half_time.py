@@ -4,6 +4,10 @@
 the package in folder ``OTHER`` and then with this one, and ends with status 1 where fewer than
 ``ENOUGH`` of every forty are at least as good with half the seconds. Run it on an idle machine. As
 in an installed package, modules are compiled before: each tree runs the first problem once more.
+
+A program is replayed at a whole number of its chunks. Where two are of different bytes (a time of
+896 says nothing beside one of 768), this tree replays both at the most bytes up to those asked for
+that are whole for both.
 """
 
 import argparse
@@ -13,8 +17,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from math import ceil
+from math import ceil, lcm
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.frozen import CELLS
 from taccl.errors import OutOfTimeError
@@ -25,6 +30,12 @@ ENOUGH = 30
 LEFT_OUT = re.compile(r" --(engine|steps|rounds|chunks) \S+")
 """Arguments that say how to search."""
 
+ABOUT_MACHINE = ("--nodes", "--alpha-rule")
+"""Options that say on what a program is replayed."""
+
+ELEMENT = 4
+"""Bytes."""
+
 HERE = Path(__file__).parent.parent
 
 
@@ -33,33 +44,73 @@ def problems() -> list[str]:
     return list(dict.fromkeys(LEFT_OUT.sub("", cell) for cell in CELLS))
 
 
-def found(problem: str, tree: Path, limit: float, compiled: str) -> float | None:
-    """Return the microseconds that ``auto`` of a tree finds in ``limit`` seconds; None: nothing.
+class Found(NamedTuple):
+    """What a tree found: microseconds at so many bytes, and the XML; empty without a program."""
 
-    Its modules are kept ``compiled`` in a folder. Raises RuntimeError where it did not search.
-    """
+    time: float
+    size: int
+    xml: str
+
+
+def printed(tree: Path, words: list[str], compiled: str) -> "subprocess.CompletedProcess[str]":
+    """Return what ``taccl`` of a `tree` does for some `words`; modules are kept `compiled`."""
     environment = {
         **os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONPYCACHEPREFIX": compiled,
     }  # fmt: skip
-    asked = [sys.executable, "-m", "taccl", "synthesize", "--help"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True, env=environment)
+    command = [sys.executable, "-m", "taccl", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def found(problem: str, tree: Path, limit: float, compiled: str) -> Found | None:
+    """Return what ``auto`` of a tree finds in ``limit`` seconds; None: nothing.
+
+    Its modules are kept ``compiled`` in a folder. Raises RuntimeError where it did not search.
+    """
     # A tree that knows one kind of costs has no option for it.
-    costs = ["--profile", "alpha-beta"] if "--profile" in told.stdout else []
+    knows = "--profile" in printed(tree, ["synthesize", "--help"], compiled).stdout
+    costs = ["--profile", "alpha-beta"] if knows else []
     with tempfile.TemporaryDirectory() as folder:
-        output = "--schedule" if "--runtime none" in problem else "--output"
-        command = [
-            sys.executable, "-m", "taccl", "synthesize", *costs, *problem.split(), "--time-limit",
-            str(limit), "--json", "--quiet", output, str(Path(folder) / "found"),
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode == OutOfTimeError.exit_status:
-        return None
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
-    report = json.loads(done.stdout)
-    replay = report["replay_us"]
-    return float(report["makespan_us"] if replay is None else replay)
+        file, plain = Path(folder) / "found", "--runtime none" in problem
+        done = printed(tree, [
+            "synthesize", *costs, *problem.split(), "--time-limit", str(limit), "--json", "--quiet",
+            "--schedule" if plain else "--output", str(file),
+        ], compiled)  # fmt: skip
+        if done.returncode == OutOfTimeError.exit_status:
+            return None
+        if done.returncode:
+            raise RuntimeError(f"{problem}: {done.stderr}")
+        report = json.loads(done.stdout)
+        if plain:
+            return Found(float(report["makespan_us"]), int(report["size_bytes"]), "")
+        size = report.get("replay_size_bytes", report["size_bytes"])
+        return Found(float(report["replay_us"]), int(size), file.read_text())
+
+
+def at_one_size(problem: str, both: list[Found], compiled: str) -> list[float]:
+    """Return the microseconds that `both` take for the same bytes."""
+    if len({one.size for one in both}) == 1 or not all(one.xml for one in both):
+        return [one.time for one in both]
+    chunks = [int(re.findall(r'nchunksperloop="(\d+)"', one.xml)[0]) for one in both]
+    unit = ELEMENT * lcm(*chunks)
+    size = max(unit, max(one.size for one in both) // unit * unit)
+    machine, _, *rest = problem.split()
+    options = zip(rest[::2], rest[1::2], strict=True)
+    asked = [word for pair in options if pair[0] in ABOUT_MACHINE for word in pair]
+    times = []
+    with tempfile.TemporaryDirectory() as folder:
+        for one in both:
+            file = Path(folder) / "found.xml"
+            file.write_text(one.xml)
+            done = printed(HERE, [
+                "evaluate", str(file), "--topology", machine, *asked,
+                "--profile", "alpha-beta", "--size", str(size), "--json",
+            ], compiled)  # fmt: skip
+            if done.returncode:
+                raise RuntimeError(f"{problem}: {done.stderr}")
+            (row,) = json.loads(done.stdout)["rows"]
+            times.append(float(row["time_us"]))
+    return times
 
 
 def main() -> None:
@@ -79,10 +130,14 @@ def main() -> None:
             here = found(problem, HERE, given.limit / 2, compiled)
             if place == 0:
                 continue
-            fine = other is None or (here is not None and here <= other)
+            times = [None if one is None else one.time for one in (other, here)]
+            if other is not None and here is not None:
+                times = [*at_one_size(problem, [other, here], compiled)]
+            before, now = times
+            fine = before is None or (now is not None and now <= before)
             good += fine
-            ratio = here / other if here and other else float("nan")
-            told = f"{problem:64s} {other!s:>12s} {here!s:>12s} {ratio:7.4f}"
+            ratio = now / before if now and before else float("nan")
+            told = f"{problem:64s} {before!s:>12s} {now!s:>12s} {ratio:7.4f}"
             print(told, "" if fine else "worse", flush=True)
     least = ceil(len(rows) * ENOUGH / 40)
     print(f"{good} of {len(rows)} at least as good; {least} are needed")

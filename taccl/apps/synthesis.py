@@ -500,9 +500,10 @@ def counts_of(
 
 
 def _early(request: Request, collective: Collective, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return `counts` with quarters second where these are long between servers.
+    """Return `counts` with what is likely to be good second, if one is known to be.
 
-    One is spread there while the next one crosses.
+    Where quarters are long between servers, one is spread there while the next one crosses. Where
+    ranks have as many neighbours as on a hypercube, each of as many parts begins with another one.
     """
     table, home = request.logical.topology.links, np.array(request.logical.topology.server_of)
     if counts != WAVES:
@@ -513,7 +514,13 @@ def _early(request: Request, collective: Collective, counts: tuple[int, ...]) ->
         request.logical.topology.arrival(link, quarter) > (1 + LONG) * int(table.alpha[link])
         for link in np.flatnonzero(across)[:SOME_LINKS].tolist()
     )
-    return QUARTERS_EARLY if long else counts
+    if long:
+        return QUARTERS_EARLY
+    ranks, pairs = collective.num_ranks, np.unique(np.stack([table.src, table.dst]), axis=1)
+    near = np.bincount(pairs[0], minlength=ranks)
+    if across.any() or ranks != request.logical.topology.num_ranks or (1 << near != ranks).any():
+        return counts
+    return tuple(dict.fromkeys((1, int(near[0]), *counts)))
 
 
 def _pieces_pay(request: Request, collective: Collective) -> bool:
@@ -632,7 +639,7 @@ def _with_least_bound(
 
     It does where whole chunks share links evenly that have different speeds, or do not divide the
     chunks. It has to be more than a hundredth below what is tried before. It is third where
-    quarters are second: batches pay there. With measured costs it comes after all that are smaller:
+    another is second: batches pay there. With measured costs it comes after all that are smaller:
     instances cut chunks, too.
     """
     if collective.name not in COLLECTIVES or collective.num_ranks > MAX_RANKS or request.steps:
@@ -646,11 +653,12 @@ def _with_least_bound(
         bounds[count] = best(found).time
     least = min(bounds, key=lambda count: (bounds[count], count))
     before = counts[: counts.index(least)] if least in counts else counts
-    if 101 * bounds[least] >= 100 * min((bounds[count] for count in before), default=0):
+    close = 101 * bounds[least] >= 100 * min((bounds[count] for count in before), default=0)
+    if close or least in counts[:2]:
         return counts
     others = [count for count in counts if count != least]
     place = sum(count < least for count in others) if request.measured else 1
-    place += not request.measured and counts == QUARTERS_EARLY
+    place += not request.measured and counts[:2] != WAVES[:2]
     others.insert(place, least)
     return tuple(others)
 

@@ -261,7 +261,8 @@ def whole_trees(
             costs += (NEAR * costs.mean() / arrival.mean() * arrival).astype(np.int64)
             _, units = cheapest(pricing, [kind], costs)
             load = others + pricing.loads(units)
-            new, old = ((way.max(), ((way / most) ** power).sum()) for way in (load, total))
+            with np.errstate(over="ignore"):  # far above the most, and no better
+                new, old = ((way.max(), ((way / most) ** power).sum()) for way in (load, total))
             if not len(trees[number]) or new < old:
                 trees[number] = np.flatnonzero(units)
                 loads[number], total = load - others, load

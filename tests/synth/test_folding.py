@@ -113,6 +113,21 @@ def test_gateways_serve_what_a_gather_serves(fabric: str) -> None:
     assert not found_of(problem_of(load_topology("leaf-spine:3x2"), "allgather"), "gateways")
 
 
+@for_each("fabric", ["hypercube:8", "hypercube:16", "torus2d:4x4", "torus3d:4x4x2"])
+def test_on_a_hypercube_all_links_are_busy_in_every_round(fabric: str) -> None:
+    # In as many parts as there are dimensions, each with a chunk of a rank: one alpha in a round,
+    # and (n - 1) chunks over every link. Of an AllReduce, halving and doubling meet in one round.
+    topology = load_topology(f"{fabric}@1us/MB,1us")
+    ranks = topology.num_ranks
+    sides, size = ranks.bit_length() - 1, 10**6
+    for collective, times in (("allgather", 1), ("reducescatter", 1), ("allreduce", 2)):
+        problem = problem_of(topology, collective, sides, Fraction(size))
+        rounds, chunks = times * sides - (times - 1), times * (ranks - 1)
+        assert found_of(problem, "cubes")[0].makespan == rounds * 10**6 + chunks * size
+    assert not found_of(problem_of(topology, "allgather"), "cubes")  # no parts
+    assert not found_of(problem_of(load_topology("torus2d:3x3"), "allgather", 2), "cubes")
+
+
 @for_each("kind", ["leaders", "mixed-radix", "butterflies"])
 @for_each("machine", ["leaf-spine:4x4x2", "fat-tree:4"])
 def test_the_first_program_of_a_kind_is_nearly_the_best(machine: str, kind: str) -> None:

@@ -96,6 +96,7 @@ from taccl.synth.templates.grid_programs import (
     arrival_of,
     bruck,
     butterflies,
+    cube_gathers,
     doubling_by_parts,
     gateway_gathers,
     halving_doubling,
@@ -211,6 +212,7 @@ CLASSICAL: Mapping[str, Template] = MappingProxyType({
 })  # fmt: skip
 
 KINDS: Mapping[str, Template] = MappingProxyType({
+    "cubes": Template(cube_gathers, packed=GATHER_FAMILY),
     "gateways": Template(gateway_gathers, packed=GATHER_FAMILY),
     "pipelined": Template(made(pipelined_gathers), packed=GATHER_FAMILY),
     "leaders": Template(made(leader_gathers), packed=GATHER_FAMILY, cut=True),

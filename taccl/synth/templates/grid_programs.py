@@ -444,6 +444,38 @@ def doubling_by_parts(problem: Problem) -> Iterator[Iterator[Step]]:
         yield iter(steps)
 
 
+def cube_gathers(problem: Problem) -> Iterator[Iterator[Step]]:
+    """Halving and doubling on a hypercube, in as many parts as a rank has neighbours.
+
+    They go through the bits in turn, each beginning with another one: log2(n) rounds, and all links
+    carry as much, (n - 1) / log2(n) shares of a rank. Of an AllReduce, the last halving and the
+    first doubling may be one exchange of both shares' sums. Ranks pack what they send.
+    """
+    n, name = problem.topology.num_ranks, problem.collective.name
+    order = cube_order(best_links(problem), n) if name in GATHER_FAMILY else ()
+    if len(order) < 4 or problem.collective.chunks_per_rank == 1:
+        return
+    every = bits(n)
+    own = [shards(block, len(every)) for block in blocks(problem)]
+    turns: list[list[Step]] = []
+    for turn in range(len(every)):
+        turns.append([])
+        for part in range(len(every)):
+            *passed, bit = [every[(done + part) % len(every)] for done in range(turn + 1)]
+            # What differs from a place in bits that were passed is there.
+            near = [sum(digits) for digits in product(*((0, other) for other in passed))]
+            for a in range(n):
+                chunks = tuple(c for other in near for c in own[order[a ^ other]][part])
+                turns[-1].append((chunks, order[a], order[a ^ bit], False))
+    yield compose_allreduce(problem, [step for rows in turns for step in rows])
+    if name == "allreduce":
+        of = {(src, dst): chunks for chunks, src, dst, _ in turns[0]}
+        meet: list[Step] = [((*of[a, b], *of[b, a]), a, b, True) for a, b in of]
+        back = ([(chunks, b, a, True) for chunks, a, b, _ in rows] for rows in turns[:0:-1])
+        rounds = ((*rows, ROUND_BARRIER) for rows in (*back, meet, *turns[1:]))
+        yield chain.from_iterable(rounds)
+
+
 def bruck(problem: Problem) -> Iterator[GridProgram]:
     """Send to the rank 1, 2, 4 ... places away, in ceil(log2(n)) rounds, for any n.
 
