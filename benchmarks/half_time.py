@@ -58,7 +58,8 @@ def printed(tree: Path, words: list[str], compiled: str) -> "subprocess.Complete
         **os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONPYCACHEPREFIX": compiled,
     }  # fmt: skip
-    command = [sys.executable, "-m", "taccl", *words]
+    # -P: else the package in the folder that this is run from comes before that of the tree.
+    command = [sys.executable, "-P", "-m", "taccl", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
