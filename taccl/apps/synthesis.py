@@ -657,8 +657,10 @@ def _with_least_bound(
     if close or least in counts[:2]:
         return counts
     others = [count for count in counts if count != least]
-    place = sum(count < least for count in others) if request.measured else 1
-    place += not request.measured and counts[:2] != WAVES[:2]
+    if request.measured:
+        place = sum(count < least for count in others)
+    else:
+        place = 1 if counts[:2] == WAVES[:2] else 2
     others.insert(place, least)
     return tuple(others)
 

@@ -317,9 +317,9 @@ def merging_crossings(net: Net, name: str, levels: Sequence[IntArray]) -> Iterat
     for home in (np.arange(ranks), *levels):
         into, out = (ports_by_way(net, home, into=turn) for turn in (True, False))
         # Ports of their own for what leaves a part are no different from more of a rank's ports.
-        told_apart = any(None not in kind.ways for kind in into)
+        in_parts, shared = home.max() + 1 < ranks, any(None not in kind.ways for kind in into)
         most = max(sum(kind.many for kind in kinds) for kinds in (into, out))
-        if most > MOST_PORTS or (home.max() + 1 < ranks) > told_apart:
+        if most > MOST_PORTS or (in_parts and not shared):
             continue
         least = min(way.extra for kind in into for way in kind.ways if way)
         sizes = np.append(0, 2.0 ** (np.array(SIZES) + round(math.log2(least))))
