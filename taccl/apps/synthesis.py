@@ -31,8 +31,10 @@ from taccl.bounds.net import check_times
 from taccl.collectives import COLLECTIVES, PIECES, WAVES, Collective, alone, chunk_size_of
 from taccl.errors import InputError, NoScheduleError, OutOfTimeError
 from taccl.model.problem import Bound, Candidate, Options, Problem, Result, Status
+from taccl.model.routes import arcs_of, wanted_of
 from taccl.model.schedule import Schedule
 from taccl.msccl.runtimes import RUNTIMES
+from taccl.prices.trees import crossing_of, crossings
 from taccl.synth.search import (
     ENGINES,
     FEW_MESSAGES,
@@ -82,8 +84,9 @@ SOME_LINKS = 64
 MOST_PIECES = 128
 """Chunks of one root's data, at most, that pass through chains and trees."""
 
-TREES = 32
-"""Chunks of one root's data that are trees enough where slices of each follow one another."""
+TREES, EVENLY = 24, 1.01
+"""Chunks of one root's data, at most, that are trees enough where slices of each follow one
+another, and times what the busiest link is held for with any of these counts, which is even."""
 
 QUARTERS_EARLY = (1, 4, 2, 8)
 """Chunk counts of what all get from all across servers, and these where quarters are LONG."""
@@ -601,8 +604,8 @@ def _pipelined(request: Request, collective: Collective) -> tuple[int, ...]:
     (alpha + beta B / k), about least for k = sqrt(d beta B / alpha). The counts next to it follow
     as long as they pay. Where links are alike and the root has p ports, the second is that of p
     trees, less deep, with a power of two for each. Programs cut chunks themselves that are longer
-    than a message: where ranks of one server have links to few others, a count of TREES, for which
-    schedules are soon made, comes first of all then.
+    than a message: where ranks of one server have links to few others, fewer come first of all
+    then, at which trees share the links evenly.
     """
     topology, links = request.logical.topology, list(request.logical.links())
     some = links[:: 1 + len(links) // SOME_LINKS]
@@ -623,13 +626,31 @@ def _pipelined(request: Request, collective: Collective) -> tuple[int, ...]:
     if few and request.target is not None and not request.measured and first > TREES:
         message = request.target.message_bytes(collective.name, topology)
         if request.size > first * message:
-            return tuple(dict.fromkeys((TREES, first, *others)))
+            return tuple(dict.fromkeys((_even(request, collective), first, *others)))
     if ports == 1 or len({topology.arrival(one, request.size) for one in (*some, *leaving)}) > 1:
         return first, *others
     # A tree in which each rank that has a chunk passes it on by all ports.
     trees = math.log(topology.num_ranks, ports + 1) * bytes_time / alpha
     second = nearest(ports, math.sqrt(ports * max(1.0, trees)))[:1]
     return tuple(dict.fromkeys((first, *second, *others)))
+
+
+def _even(request: Request, collective: Collective) -> int:
+    """Return the least count, up to TREES, at which trees of whole chunks share links evenly.
+
+    The busiest is held for hardly longer then than with any of these counts, of the same bytes.
+
+    Raises NoScheduleError when the `collective` can't be made along the links of the `request`.
+    """
+    group, held = make_group(request.logical.topology, ()), list[float]()
+    for count in range(1, TREES + 1):
+        cut = collective.cut(count)
+        problem = Problem(request.logical, cut, chunk_size_of(cut, request.size), group)
+        arcs = arcs_of(problem, reverse=collective.reduces)
+        phases = [(arcs, wanted_of(arcs))]
+        (counts,), times = crossings(phases, Deadline())
+        held.append(times * float(crossing_of(phases).loads(counts).max()))
+    return next(place for place, one in enumerate(held, 1) if one <= EVENLY * min(held))
 
 
 def _with_least_bound(

@@ -24,10 +24,11 @@ from taccl.errors import OutOfTimeError
 from taccl.lowering import dependencies, scratch
 from taccl.lowering.lower import draft_of, finish
 from taccl.model.problem import Options, Problem
+from taccl.model.routes import arcs_of, wanted_of
 from taccl.model.schedule import Schedule
 from taccl.msccl import interpret
 from taccl.msccl import run as msccl_run
-from taccl.prices import arborescence
+from taccl.prices import arborescence, trees
 from taccl.replay import events
 from taccl.replay.timing import Timing
 from taccl.run import loop, processes, words
@@ -43,7 +44,7 @@ from taccl.topology.symmetry import make_group
 
 PARTS = (
     events, arborescence, list_scheduler, insertion_scheduler, tree_list_scheduler, occupancy, loop,
-    words, dependencies, scratch, msccl_run, interpret,
+    words, dependencies, scratch, msccl_run, interpret, trees,
 )  # fmt: skip
 """The modules that are compiled."""
 
@@ -90,6 +91,11 @@ def _insertions() -> None:
     next(insertion_scheduler.inserted(_problem("alltoall"), _OPTIONS, _OPTIONS.begin(), 0))
 
 
+def _trees() -> None:
+    arcs = arcs_of(_problem("allgather").without_symmetry)
+    next(trees.whole_trees([(arcs, wanted_of(arcs))], _OPTIONS.begin()))
+
+
 KERNELS: Mapping[str, Callable[[], object]] = MappingProxyType({
     "guided": lambda: search.compiled(lambda _line: None),
     "replay": _replay,
@@ -99,6 +105,7 @@ KERNELS: Mapping[str, Callable[[], object]] = MappingProxyType({
     "lowering": _lowered,
     "arborescence": lambda: arborescence.contract(2, _ENDS, _ENDS[::-1].copy(), _COST).use(_COST),
     "retiming": _retiming,
+    "trees": _trees,
 })  # fmt: skip
 """What has every loop compiled, the longest first."""
 

@@ -32,7 +32,7 @@ from taccl.bounds.cut import NONE
 from taccl.bounds.dissemination import Rises, ports_of, rises
 from taccl.bounds.net import MOST_RANKS, IntArray, Net, is_uniform
 from taccl.collectives import Collective
-from taccl.collectives.ragged import places_in
+from taccl.collectives.chunks import places_in
 from taccl.topology.structure import Parts, levels_of
 from taccl.units import Time
 

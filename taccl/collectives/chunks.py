@@ -2,6 +2,8 @@
 
 A chunk is the smallest piece of data that is routed. Its sources hold it before; when the
 collective reduces, the sources' values are summed on the way. Its targets want it after.
+
+Chunks of many parts lie one after the other in flat arrays: at the end, what finds places there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -432,3 +434,19 @@ class Collective:
             return np.zeros(self.num_chunks, dtype=np.int64)
         kinds: NDArray[np.int64] = np.unique(np.stack(times), axis=1, return_inverse=True)[1]
         return kinds.ravel()
+
+
+def places_in(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return the place of every entry in its own part, for parts of these `lengths`."""
+    first = np.cumsum(lengths, dtype=np.int64) - lengths
+    places: NDArray[np.int64] = np.arange(int(lengths.sum())) - np.repeat(first, lengths)
+    return places
+
+
+def equals_before(keys: NDArray[np.integer]) -> NDArray[np.int32]:
+    """Return for each of some `keys`, not negative, how many equal ones come before it."""
+    order = np.argsort(keys, kind="stable")
+    first = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    before = np.empty(len(keys), dtype=np.int32)
+    before[order] = places_in(np.diff(first, append=len(keys)))
+    return before

@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field, PlainValidator, StrictBool, StrictInt, WithJsonSchema
 
 from taccl.collectives import ALLTOALLV, COLLECTIVES, Collective
-from taccl.collectives.ragged import equals_before
+from taccl.collectives.chunks import equals_before
 from taccl.files import Document, FileModel, fit_model, read_document, shown
 from taccl.files.model import Count, Duration, Index, Name, WholeNumberKeys, checked
 from taccl.units import parse_size

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.collectives import COLLECTIVES, Collective
-from taccl.collectives.ragged import places_in
+from taccl.collectives.chunks import places_in
 from taccl.errors import LoweringError
 from taccl.lowering.blocks import (
     Block,

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.collectives import COLLECTIVES, Collective
-from taccl.collectives.ragged import places_in
+from taccl.collectives.chunks import places_in
 from taccl.msccl.expected import (
     MOST_TIMES,
     Cell,

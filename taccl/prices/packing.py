@@ -16,11 +16,6 @@ Resources that look alike share a row at first; then every one has its own for a
 since looks may deceive. What chunks cost at given prices, the cheapest trees along arcs that take
 resources, is exact: these prices and costs are integers.
 
-**Whole trees.** A schedule has one tree for each chunk, and few chunks. Of those in turn each
-leaves its tree for the cheapest one at prices that grow with a power of the load of all others,
-where that makes sum_r (load[r] / most) ** power less; the power grows until nearly the busiest
-resource alone counts. So 16 chunks of a broadcast on an MI250 are within a tenth of the packing.
-
 By weak duality, whatever the prices, cheapest trees cost no more than what any schedule holds the
 resources at these prices; the proof is evaluated in integers. Where the group acts freely, the
 load of the representatives on an orbit is that of all chunks on each of its edges; and a schedule
@@ -34,12 +29,9 @@ for linear mixed-integer programming", 1997 (smoothed prices). M. Grohe et al., 
 via colour refinement", 2014 (equal prices where things look alike). Y. Freund, R. Schapire,
 "Adaptive game playing using multiplicative weights", 1999 (prices that follow the load). L. Zhao et
 al., "ForestColl: Throughput-optimal collective communications on heterogeneous network fabrics",
-2024 (schedules along such packings). J. Aspnes et al., "On-line routing of virtual circuits with
-applications to load balancing and machine scheduling", 1997 (prices that grow with a power).
+2024 (schedules along such packings).
 """
 
-import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -208,87 +200,6 @@ def distances(
         last = np.flatnonzero(fell[head] & (reached == distance[head]))[::-1]
         into[head[last]] = last
     return distance, into
-
-
-POWERS = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Of the load of a resource, for which the trees of single chunks are changed in turn."""
-
-PASSES = 3
-"""Through all chunks for each of these."""
-
-NEAR = 0.01
-"""Of the cost of an average arc, what one of average latency costs besides."""
-
-
-def whole_trees(
-    phases: Sequence[tuple[Arcs, Wanted]], clock: Deadline, seed: int = 0
-) -> list[list[Ints]]:
-    """Return a tree for every representative chunk of some `phases`: arcs, parents before children.
-
-    The trees of all phases are under way at once, and the busiest resource is held for as little as
-    was found until the `clock` ended it, but for the first trees; chunks take turns in an order by
-    the `seed`.
-
-    Raises NoScheduleError when some target can't be reached.
-    """
-    edges = np.unique(np.concatenate([arcs.resources for arcs, _ in phases]))
-    chunks = list[tuple[PricingProblem, Kind, Ints]]()
-    for arcs, wanted in phases:
-        pricing = PricingProblem(
-            arcs.problem.topology.num_ranks, len(edges), arcs.tail, arcs.head, arcs.use_start,
-            np.searchsorted(edges, arcs.resources)[arcs.use_resource].astype(np.int32), arcs.held(),
-        )  # fmt: skip
-        rows, arrival = range(len(wanted.chunk)), arcs.arrival()
-        chunks += ((pricing, kind_of(wanted, row, 1), arrival) for row in rows)
-    least = np.zeros(len(edges))  # so that an edge without load is worth something
-    for pricing in {id(one): one for one, *_ in chunks}.values():
-        np.maximum.at(least, pricing.use_resource, pricing.load)
-    none = np.zeros(0, dtype=np.int64)
-    trees, loads = [none] * len(chunks), np.zeros((len(chunks), len(edges)))
-    random = np.random.default_rng(seed)
-    best, kept = math.inf, trees
-    for power, _ in itertools.product(POWERS, range(PASSES)):
-        if best < math.inf and clock.over:
-            break
-        total = loads.sum(axis=0)
-        for number in random.permutation(len(chunks)).tolist():
-            pricing, kind, arrival = chunks[number]
-            if not len(kind.targets):
-                continue
-            others = total - loads[number]
-            most = others.max() + least.max()
-            costs = pricing.costs(pricing.steps(((others + least) / most) ** power))
-            costs += (NEAR * costs.mean() / arrival.mean() * arrival).astype(np.int64)
-            _, units = cheapest(pricing, [kind], costs)
-            load = others + pricing.loads(units)
-            with np.errstate(over="ignore"):  # far above the most, and no better
-                new, old = ((way.max(), ((way / most) ** power).sum()) for way in (load, total))
-            if not len(trees[number]) or new < old:
-                trees[number] = np.flatnonzero(units)
-                loads[number], total = load - others, load
-        if total.max() < best:
-            best, kept = float(total.max()), list(trees)
-    made, first = [], 0
-    for arcs, wanted in phases:
-        last = first + len(wanted.chunk)
-        made.append([
-            _from_roots(arcs, wanted.roots[n - first], kept[n]) for n in range(first, last)
-        ])  # fmt: skip
-        first = last
-    return made
-
-
-def _from_roots(arcs: Arcs, roots: NDArray[np.bool_], tree: Ints) -> Ints:
-    """Return the arcs of a tree that can be reached, parents before children."""
-    there, left, found = roots.copy(), tree, list[Ints]()
-    while len(left):
-        now = there[arcs.tail[left]] & ~there[arcs.head[left]]
-        if not now.any():
-            break
-        found.append(left[now])
-        there[arcs.head[left[now]]] = True
-        left = left[~now]
-    return np.concatenate(found) if found else left[:0]
 
 
 CLOSE = 1e-6

@@ -23,7 +23,7 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from taccl.collectives import COLLECTIVES, build_collective
-from taccl.collectives.ragged import places_in
+from taccl.collectives.chunks import places_in
 from taccl.model.problem import Problem
 from taccl.model.schedule import Decisions, Schedule
 from taccl.synth.list_scheduler import (

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.collectives.ragged import places_in
+from taccl.collectives.chunks import places_in
 from taccl.errors import InputError
 from taccl.topology.graph import Multicast, Topology
 from taccl.topology.links import LinkTable

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.collectives.ragged import equals_before, places_in
+from taccl.collectives.chunks import equals_before, places_in
 from taccl.errors import InputError, TacclWarning
 
 if TYPE_CHECKING:

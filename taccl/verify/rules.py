@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.collectives.ragged import places_in
+from taccl.collectives.chunks import places_in
 from taccl.collectives.slots import INPUT, OUTPUT, SCRATCH, Slots
 from taccl.topology.graph import LogicalTopology
 from taccl.units import exact_us
