@@ -10,6 +10,7 @@ runs mechanisms whose name contains it; ``--write`` puts the table into docs/per
 import argparse
 import importlib
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +64,9 @@ MORE = (
     "mesh2d allreduce --size 64MB --chunks 8 --engine auto",
     "torus3d allgather --size 4MB --chunks 6 --engine guided",
     "hypercube:16 allreduce --size 4MB --chunks 4 --engine guided",
+    "mi250 broadcast --size 1GB --chunks 6 --engine flow",
+    "dgx1v allgather --size 64MB --chunks 2 --engine flow",
+    "dgx1v allreduce --size 64MB --chunks 6 --engine ring",
 )
 """Cells besides those of ``frozen``, for what none of these uses."""
 
@@ -230,6 +234,9 @@ MECHANISMS = (
     Mechanism(
         "trees of a packing", {FLOW + "MOST_PAIRS": -1}, ("--chunks 8 --engine auto",), heavy=True
     ),
+    Mechanism("trees by maximum flows", {"taccl.prices.trees.WORK": math.inf}, IN_FLOW),
+    Mechanism("other trees", {FLOW + "PATIENCE_TREES": 0}, IN_FLOW),
+    Mechanism("several rings", {"taccl.synth.templates.rings._disjoint": _empty}, ("engine ring",)),
     Mechanism("stretches of links", {PROGRAMS + "STRETCHES": ()}, ("1GB --engine flow",)),
     Mechanism("flows without symmetry", {FLOW + "MAX_ARCS": -1}, IN_FLOW),
     Mechanism("routing by a model", {STAGED + "route": _empty}, IN_STAGED),

@@ -48,7 +48,7 @@ ONLY_IN = {
     "pulp": {"synth/milp.py"},
     "highspy": {"synth/milp.py"},
     "ortools": {
-        "synth/templates/nccl_kernels.py",
+        "synth/templates/rings.py",
         "synth/milp.py", "synth/exact", "synth/steps_rounds.py", "synth/flow", "prices/packing.py",
         "placement", "bounds",
     },

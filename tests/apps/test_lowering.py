@@ -100,10 +100,10 @@ def test_the_best_program_is_the_fastest_by_replay() -> None:
 
 
 def test_a_limit_of_the_runtime_is_named_with_an_option_that_helps() -> None:
-    # 8 x 64 chunks in ring order: 7 x 64 steps over each connection.
+    # 8 x 64 chunks in two rings, one each way: 7 x 32 steps over each connection.
     task = lowering(Target(channels=1), ring_schedule("allgather", chunks=64, ranks=8))
     with pytest.raises(
-        LoweringError, match="the program needs 8 channels, and 1 are allowed"
+        LoweringError, match="the program needs 4 channels, and 1 are allowed"
     ) as caught:
         task.proved()
     assert "raise --channels" in (caught.value.fix or "")

@@ -49,6 +49,21 @@ def test_half_of_the_chunks_go_all_round_a_ring_each_way() -> None:
     assert found == [4 * (ALPHA + 2 * BETA), 7 * (ALPHA + BETA)]
 
 
+@for_each(("collective", "phases"), [("allgather", 1), ("reducescatter", 1), ("allreduce", 2)])
+def test_several_chunks_go_round_as_many_rings(collective: str, phases: int) -> None:
+    """A DGX-1V has six lanes at every GPU: wires of one lane have a chunk each time, others two."""
+    topology = load_topology("dgx1v")
+    alpha, beta = 700_000, 40 * 1000
+    found = times(topology, collective, "ring", chunks=6)
+    assert phases * 7 * (2 * alpha + beta) in found
+
+
+def test_chunks_share_few_rings() -> None:
+    # Both ways round eight ranks: of three chunks one goes one way and two the other.
+    found = times(load_topology("ring:8"), "allgather", "ring", chunks=3)
+    assert 7 * (ALPHA + 2 * BETA) in found
+
+
 def test_a_ring_has_an_order_without_the_slow_wires() -> None:
     # Wires of 1 ps a byte join 0-2-1-3-0; those of rank order 0-1 and 2-3 are ten times as slow.
     fast, slow = [(0, 2), (2, 1), (1, 3), (3, 0)], [(0, 1), (2, 3)]

@@ -13,11 +13,11 @@ from taccl.synth.templates.nccl_kernels import (
     RINGS,
     all_pairs_program,
     exchange_program,
-    ring_orders,
     ring_program,
     tree_parents,
     tree_program,
 )
+from taccl.synth.templates.rings import channel_orders
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology
 from tests.sweep import for_each
@@ -53,7 +53,7 @@ def test_every_ring_tree_and_exchange_does_what_its_collective_says() -> None:
 def test_rings_and_trees_go_over_links_through_all_ranks(name: str) -> None:
     for nodes in (1, 2) if name in ("dgx-h100", "mi300x", "ndv2") else (1,):
         topology = machine(name, nodes)
-        orders = ring_orders(topology, 4)
+        orders = channel_orders(topology, 4)
         assert len(orders) == 4
         for order in orders:
             assert sorted(order) == list(range(topology.num_ranks))
@@ -66,10 +66,10 @@ def test_rings_and_trees_go_over_links_through_all_ranks(name: str) -> None:
 
 
 def test_rings_of_a_full_mesh_use_each_wire_once() -> None:
-    orders = ring_orders(load_topology("mi300x"), 7)
+    orders = channel_orders(load_topology("mi300x"), 7)
     assert set(Counter(pair for order in orders for pair in around(order)).values()) == {1}
     # Of two servers each GPU sends to the other one, and receives from it, in one channel.
-    orders = ring_orders(load_topology("mi300x", nodes=2), 8)
+    orders = channel_orders(load_topology("mi300x", nodes=2), 8)
     ways = Counter(pair for order in orders for pair in around(order))
     assert set(ways.values()) == {1}
     assert sum(abs(a - b) == 8 for a, b in ways) == 16
@@ -96,4 +96,4 @@ def test_wires_that_let_no_ring_through_are_told() -> None:
     edges = tuple(replace(edge, id=number) for number, edge in enumerate(kept))
     lone = replace(star, edges=edges, rotations=())
     with pytest.raises(LoweringError, match="no ring of NCCL goes through a server of hypercube"):
-        ring_orders(lone, 1)
+        channel_orders(lone, 1)

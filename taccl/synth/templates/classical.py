@@ -9,7 +9,8 @@ pair), unless said otherwise:
 ================== ====================================================================
 algorithm          time
 ================== ====================================================================
-ring               allgather and reducescatter (n-1) (alpha + beta S/n), allreduce twice that;
+ring               allgather and reducescatter (n-1) (alpha + beta S/n), allreduce twice that; with
+                   r chunks for each rank, on wires with room for r rings, of S/r each;
                    alltoall (n-1) alpha + n (n-1)/2 beta S/n where alpha does not occupy links, and
                    at most two alphas more in every round where it does
 double-ring        the same on links both ways floor(n/2) (alpha + beta S/n); with two chunks for

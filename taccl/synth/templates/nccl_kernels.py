@@ -1,10 +1,7 @@
 """NCCL's own kernels as programs: rings, trees and pairwise exchanges, one way round a channel.
 
 So what NCCL does is replayed with the same rules as what is compared with it. The orders of its
-channels are as NCCL's search finds them where it can: every GPU begins as many channels as every
-other, a ring enters and leaves a server by NICs, and wires between GPUs carry as few channels as
-they can. The way through a server is turned round in every other server, so that each NIC talks to
-its like.
+channels are those of :func:`taccl.synth.templates.rings.channel_orders`.
 
 A channel is a
 threadblock at every rank of a ring; a tree has one for every edge at a rank, as a threadblock has
@@ -19,13 +16,12 @@ sendrecv}.h`` (``runRing``, ``runTreeSplit``), ``src/graph/trees.cc`` (``ncclGet
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
-from functools import lru_cache
-from itertools import chain, pairwise, permutations
+from itertools import pairwise
 
 from taccl.collectives import COLLECTIVES
-from taccl.errors import LoweringError
 from taccl.msccl.program import Buffer, Gpu, Op, Program, Slot, Step, StepRef, Threadblock
+from taccl.synth.templates.rings import channel_orders
+from taccl.synth.templates.steps import Order
 from taccl.synth.templates.trees import two_trees
 from taccl.topology.graph import Rank, Topology
 from taccl.units import MAX_SIZE
@@ -34,9 +30,6 @@ PIPELINED = 8
 """Chunks of a channel in a broadcast or reduce, which go round a ring one after another: NCCL's
 messages are a quarter there of those of other collectives (``BROADCAST_CHUNKSTEPS``), in slices."""
 
-MOST_SEARCHED = 0.5
-"""Deterministic seconds of a search for the ways through a server."""
-
 ALL_PAIRS_CHANNELS = 8
 """Of RCCL's all-pairs AllReduce."""
 
@@ -44,7 +37,6 @@ ALL_PAIRS_BYTES = {"LL": (1 << 10, (1 << 19) - 1), "Simple": (1 << 19, 16 << 20)
 """Least and most bytes that RCCL runs it for, by protocol: ``tools/msccl-algorithms``,
 ``allreduce-allpairs-8n-ll-32tb`` (256 chunks, of 4 bytes at least), ``-ll-64tb``, ``-simple``."""
 
-Order = Sequence[Rank]
 Steps = tuple[Step, ...]
 
 
@@ -98,97 +90,6 @@ def _reduce(place: int, order: Order, channel: int, channels: int) -> Steps:
     )
 
 
-@lru_cache(maxsize=16)
-def ring_orders(topology: Topology, channels: int) -> tuple[tuple[Rank, ...], ...]:
-    """Return the order of all ranks in the ring of each of so many `channels`.
-
-    Servers of the `topology` are alike, and a rank has the same place in each.
-
-    Raises LoweringError when the wires of a server let no ring through it.
-    """
-    servers, size = topology.servers, len(topology.servers[0])
-    table = topology.links
-    ids = [table.edges_of(link) for pair in permutations(servers[0], 2)
-           for link in topology.links_between(*pair)]  # fmt: skip
-    # Through a switch all ways are alike, as long as each GPU has every place of them.
-    wired = len(set(chain.from_iterable(ids))) == sum(map(len, ids))
-    ways = _wired(topology, channels) if wired else _through_switch(size, closed=len(servers) == 1)
-    found = []
-    for channel in range(channels):
-        way = ways[channel % len(ways)]
-        back = way[::-1] if len(servers) % 2 == 0 else way
-        turns = (back if number % 2 else way for number in range(len(servers)))
-        order = [
-            server[place] for server, turn in zip(servers, turns, strict=True) for place in turn
-        ]
-        found.append(tuple(order))
-    return tuple(found)
-
-
-def _through_switch(size: int, *, closed: bool) -> list[list[int]]:
-    """Return a way through a server for each GPU that it begins at; it ends half a turn on."""
-    ways = []
-    for first in range(size):
-        last = (first - 1 if closed else first + size // 2) % size
-        others = ((first + step) % size for step in range(1, size))
-        ways.append([first, *(place for place in others if place != last), last][:size])
-    return ways
-
-
-def _wired(topology: Topology, channels: int) -> list[list[int]]:
-    """Return ways through a server of which all together use each lane of its wires at most once.
-
-    Rings of one server, else paths from a NIC to another; as many as there can be, and are asked
-    for. A wire has as many lanes as its bandwidth is of the least. A circuit constraint each
-    (CP-SAT).
-    """
-    from ortools.sat.python import cp_model
-
-    ranks = topology.servers[0]
-    betas: dict[tuple[int, int], Fraction] = {}
-    for one, other in permutations(range(len(ranks)), 2):
-        for link in topology.links_between(ranks[one], ranks[other]):
-            slowest = max(
-                topology.edges[e].beta or Fraction(0) for e in topology.links.edges_of(link)
-            )
-            betas[one, other] = slowest
-    lanes = {pair: int(max(betas.values()) // beta) for pair, beta in betas.items()}
-    size, several = len(ranks), topology.num_servers > 1
-    degrees = [sum(n for (one, _), n in lanes.items() if one == rank) for rank in range(size)]
-    most = min(channels, size)
-    # A ring leaves every GPU by a lane; a path ends at one.
-    while sum(max(0, most - degree) for degree in degrees) > (most if several else 0):
-        most -= 1
-    for count in range(most, 0, -1):
-        model = cp_model.CpModel()
-        arcs = [{pair: model.new_bool_var("") for pair in lanes} for _ in range(count)]
-        if several:
-            for way in arcs:
-                for rank in range(size):
-                    way[rank, size] = model.new_bool_var("")
-                    way[size, rank] = model.new_bool_var("")
-        for way in arcs:
-            model.add_circuit([(*pair, chosen) for pair, chosen in way.items()])
-        for pair in arcs[0]:
-            model.add(sum(way[pair] for way in arcs) <= lanes.get(pair, 1))
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.max_deterministic_time = MOST_SEARCHED
-        if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            ways = []
-            for way in arcs:
-                after = {one: other for (one, other), chosen in way.items() if solver.value(chosen)}
-                found = [size if several else 0]
-                while len(found) < len(after):
-                    found.append(after[found[-1]])
-                ways.append([place for place in found if place < size])
-            return ways
-    raise LoweringError(
-        f"no ring of NCCL goes through a server of {topology.name}: its wires let none",
-        fix="compare with another algorithm",
-    )
-
-
 def tree_parents(topology: Topology, channels: int) -> list[dict[Rank, Rank]]:
     """Return the parent of every rank but the root, on each of so many `channels`.
 
@@ -197,7 +98,7 @@ def tree_parents(topology: Topology, channels: int) -> list[dict[Rank, Rank]]:
     """
     servers, size = topology.servers, len(topology.servers[0])
     found = []
-    for channel, order in enumerate(ring_orders(topology, channels)):
+    for channel, order in enumerate(channel_orders(topology, channels)):
         places = [servers[0].index(rank) for rank in order[:size]]
         above: dict[Rank, Rank] = {}
         for server in servers:
@@ -386,7 +287,7 @@ def all_pairs_program(ranks: int, channels: int, protocol: str = "LL") -> Progra
 def _ring(topology: Topology, collective: str, channels: int, protocol: str) -> Program | None:
     if collective not in RINGS:
         return None
-    orders = ring_orders(topology, channels)
+    orders = channel_orders(topology, channels)
     if COLLECTIVES[collective].has_root:
         orders = tuple((*one[one.index(0) :], *one[: one.index(0)]) for one in orders)
     return ring_program(collective, orders, protocol)

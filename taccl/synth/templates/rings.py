@@ -7,9 +7,12 @@ the sum of the times of their links.
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise, zip_longest
+from fractions import Fraction
+from functools import lru_cache
+from itertools import chain, pairwise, permutations, zip_longest
 
 from taccl.collectives import alone
+from taccl.errors import LoweringError
 from taccl.model.problem import Problem
 from taccl.synth.templates.steps import (
     GATHER_FAMILY,
@@ -25,7 +28,7 @@ from taccl.synth.templates.steps import (
     shards,
     tour,
 )
-from taccl.topology.graph import Rank
+from taccl.topology.graph import Rank, Topology
 from taccl.units import Time
 
 MAX_PASSED = 32
@@ -36,6 +39,9 @@ MAX_SEARCHED = 64
 
 FREE = 1e9
 """The rate of a port without a bandwidth, by that of one with a byte a picosecond."""
+
+MOST_SEARCHED = 0.5
+"""Deterministic seconds of a search for the ways through a server."""
 
 TRIES = 600
 """Exchanges that the search for an order tries from each start."""
@@ -66,6 +72,100 @@ def ring_orders(problem: Problem) -> list[Order]:
         if all(pair in links for pair in _around(order)):
             costs.setdefault(cost(order), order)
     return [costs[key] for key in sorted(costs)]
+
+
+@lru_cache(maxsize=16)
+def channel_orders(topology: Topology, channels: int) -> tuple[tuple[Rank, ...], ...]:
+    """Return the order of all ranks in the ring of each of so many `channels`.
+
+    They are as NCCL's search finds them where it can: every GPU begins as many channels as every
+    other, a ring enters and leaves a server by NICs, and wires between GPUs carry as few channels
+    as they can. The way through a server is turned round in every other server, so that each NIC
+    talks to its like. Servers of the `topology` are alike, and a rank has the same place in each.
+
+    Raises LoweringError when the wires of a server let no ring through it.
+    """
+    servers, size = topology.servers, len(topology.servers[0])
+    table = topology.links
+    ids = [table.edges_of(link) for pair in permutations(servers[0], 2)
+           for link in topology.links_between(*pair)]  # fmt: skip
+    # Through a switch all ways are alike, as long as each GPU has every place of them.
+    wired = len(set(chain.from_iterable(ids))) == sum(map(len, ids))
+    ways = _wired(topology, channels) if wired else _through_switch(size, closed=len(servers) == 1)
+    found = []
+    for channel in range(channels):
+        way = ways[channel % len(ways)]
+        back = way[::-1] if len(servers) % 2 == 0 else way
+        turns = (back if number % 2 else way for number in range(len(servers)))
+        order = [
+            server[place] for server, turn in zip(servers, turns, strict=True) for place in turn
+        ]
+        found.append(tuple(order))
+    return tuple(found)
+
+
+def _through_switch(size: int, *, closed: bool) -> list[list[int]]:
+    """Return a way through a server for each GPU that it begins at; it ends half a turn on."""
+    ways = []
+    for first in range(size):
+        last = (first - 1 if closed else first + size // 2) % size
+        others = ((first + step) % size for step in range(1, size))
+        ways.append([first, *(place for place in others if place != last), last][:size])
+    return ways
+
+
+def _wired(topology: Topology, channels: int) -> list[list[int]]:
+    """Return ways through a server of which all together use each lane of its wires at most once.
+
+    Rings of one server, else paths from a NIC to another; as many as there can be, and are asked
+    for. A wire has as many lanes as its bandwidth is of the least. A circuit constraint each
+    (CP-SAT).
+    """
+    from ortools.sat.python import cp_model
+
+    ranks = topology.servers[0]
+    betas: dict[tuple[int, int], Fraction] = {}
+    for one, other in permutations(range(len(ranks)), 2):
+        for link in topology.links_between(ranks[one], ranks[other]):
+            slowest = max(
+                topology.edges[e].beta or Fraction(0) for e in topology.links.edges_of(link)
+            )
+            betas[one, other] = slowest
+    lanes = {pair: int(max(betas.values()) // beta) for pair, beta in betas.items()}
+    size, several = len(ranks), topology.num_servers > 1
+    degrees = [sum(n for (one, _), n in lanes.items() if one == rank) for rank in range(size)]
+    most = min(channels, size)
+    # A ring leaves every GPU by a lane; a path ends at one.
+    while sum(max(0, most - degree) for degree in degrees) > (most if several else 0):
+        most -= 1
+    for count in range(most, 0, -1):
+        model = cp_model.CpModel()
+        arcs = [{pair: model.new_bool_var("") for pair in lanes} for _ in range(count)]
+        if several:
+            for way in arcs:
+                for rank in range(size):
+                    way[rank, size] = model.new_bool_var("")
+                    way[size, rank] = model.new_bool_var("")
+        for way in arcs:
+            model.add_circuit([(*pair, chosen) for pair, chosen in way.items()])
+        for pair in arcs[0]:
+            model.add(sum(way[pair] for way in arcs) <= lanes.get(pair, 1))
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.max_deterministic_time = MOST_SEARCHED
+        if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            ways = []
+            for way in arcs:
+                after = {one: other for (one, other), chosen in way.items() if solver.value(chosen)}
+                found = [size if several else 0]
+                while len(found) < len(after):
+                    found.append(after[found[-1]])
+                ways.append([place for place in found if place < size])
+            return ways
+    raise LoweringError(
+        f"no ring of NCCL goes through a server of {topology.name}: its wires let none",
+        fix="compare with another algorithm",
+    )
 
 
 def _around(order: Order) -> Iterator[tuple[Rank, Rank]]:
@@ -101,6 +201,7 @@ def _cost_of(problem: Problem) -> Callable[[Order], tuple[int, Time, Time]]:
 def ring(problem: Problem) -> Iterator[Iterator[Step]]:
     """Every rank passes on what it received to the next of a ring, n-1 times each phase.
 
+    Several chunks of a rank also go round several rings at once, as on the channels of NCCL.
     AlltoAll: what is for that next one stays there, the rest goes on.
     """
     if problem.collective.name == "alltoall" and problem.topology.num_ranks <= MAX_PASSED:
@@ -108,10 +209,36 @@ def ring(problem: Problem) -> Iterator[Iterator[Step]]:
             yield _delivered(problem, order, len(order) - 1)
     if problem.collective.name in GATHER_FAMILY and problem.topology.num_ranks > 1:
         own = blocks(problem)
-        for order in ring_orders(problem):
-            back = (order[0], *order[:0:-1])
-            gather, spread = (list(passed(way, own, len(order) - 1)) for way in (order, back))
+        orders = [(order,) for order in ring_orders(problem)]
+        several = _disjoint(problem) if problem.collective.chunks_per_rank > 1 else ()
+        for rings in orders + [several] * (len(several) > 1):
+            parts = list(zip(*(shards(chunks, len(rings)) for chunks in own), strict=True))
+            backs = [(order[0], *order[:0:-1]) for order in rings]
+            gather, spread = (
+                list(_turns(*(passed(*way, len(own) - 1) for way in zip(ways, parts, strict=True))))
+                for ways in (rings, backs)
+            )
             yield compose_allreduce(problem, gather, spread)
+
+
+def _disjoint(problem: Problem) -> tuple[Order, ...]:
+    """Return rings as NCCL has them, one for each chunk of a rank at most, or none.
+
+    Where GPUs are wired to one another, each lane of a wire is in one of them at most.
+    """
+    links, topology = best_links(problem), problem.topology
+    alike = len({len(server) for server in topology.servers}) == 1
+    if topology.num_ranks > MAX_SEARCHED or not alike:
+        return ()
+    try:
+        orders = channel_orders(topology, problem.collective.chunks_per_rank)
+    except LoweringError:
+        return ()
+    return tuple(
+        order
+        for order in dict.fromkeys(orders)
+        if len(set(order)) == topology.num_ranks and all(pair in links for pair in _around(order))
+    )
 
 
 def double_ring(problem: Problem) -> Iterator[Iterator[Step]]:
@@ -153,9 +280,9 @@ def _delivered(problem: Problem, order: Order, far: int) -> Iterator[Step]:
             yield chunks, rank, order[(place + 1) % n], False
 
 
-def _turns(one: Iterator[Step], other: Iterator[Step]) -> Iterator[Step]:
-    """Yield the steps of two directions by turns."""
-    return (step for pair in zip_longest(one, other) for step in pair if step is not None)
+def _turns(*ways: Iterator[Step]) -> Iterator[Step]:
+    """Yield the steps of rings, or of their directions, by turns."""
+    return (step for row in zip_longest(*ways) for step in row if step is not None)
 
 
 def helper_servers(problem: Problem) -> Iterator[Iterator[Step]]:
