@@ -682,7 +682,13 @@ def _with_least_bound(
         place = sum(count < least for count in others)
     else:
         place = 1 if counts[:2] == WAVES[:2] else 2
-    others.insert(place, least)
+    # Halves share the links as well, and where they are long, too, they are passed on sooner.
+    half = Fraction(request.size, 2 * least * collective.chunks_in_size)
+    links = list(request.logical.links())[:SOME_LINKS]
+    alpha, topology = request.logical.topology.links.alpha, request.logical.topology
+    long = sum(topology.arrival(link, half) > (1 + LONG) * int(alpha[link]) for link in links)
+    halved = 2 * long > len(links) and 2 * least <= max(counts)
+    others[place:place] = (2 * least, least) if halved else (least,)
     return tuple(others)
 
 

@@ -97,6 +97,8 @@ def test_algorithms_of_two_chunks_and_more_need_no_chunks_to_be_asked_for(
         # Wires of two speeds: whole chunks share them well where there are six for each rank.
         ("ndv2", "allgather", 10**9, (1, 6, 2, 4, 8)),
         ("ndv2", "allgather", 10**6, (1, 2, 4, 8)),
+        # Six lanes, and thirds are as even; sixths, if these are long, are passed on sooner.
+        ("dgx1v", "allreduce", 64 * 10**6, (1, 6, 3, 2, 4, 8)),
         # Of 15 chunks four wires take four, of 60 fifteen; and a hypercube has four dimensions.
         ("torus2d:4x4", "allgather", 10**9, (1, 4, 2, 8)),
         ("torus3d:4x4x4", "reducescatter", 10**6, (1, 6, 2, 4, 8)),
