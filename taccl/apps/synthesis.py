@@ -7,6 +7,7 @@ competes; what that costs is found by a short search without it.
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -34,7 +35,7 @@ from taccl.model.problem import Bound, Candidate, Options, Problem, Result, Stat
 from taccl.model.routes import arcs_of, wanted_of
 from taccl.model.schedule import Schedule
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.prices.trees import crossing_of, crossings
+from taccl.prices.trees import can_be_packed, crossing_of, crossings
 from taccl.synth.search import (
     ENGINES,
     FEW_MESSAGES,
@@ -485,7 +486,7 @@ def counts_of(
         counts = _early(request, collective, counts)
         counts = _with_least_bound(request, collective, counts, clock.share(SECOND))
     elif long and rooted and not logical.topology.copies_or_adds:
-        counts = _pipelined(request, collective)
+        counts = _pipelined(request, collective, clock.share(SECOND))
     if len(counts) > 1 and not long and _pieces_pay(request, collective):
         counts = PIECES_FIRST
     if request.target is not None:
@@ -597,7 +598,9 @@ def series_of(
     return Series(counts, task, floor, long, lambda: scorer.slowest, request.measured)
 
 
-def _pipelined(request: Request, collective: Collective) -> tuple[int, ...]:
+def _pipelined(
+    request: Request, collective: Collective, clock: Deadline
+) -> tuple[int, ...]:  # fmt: skip
     """Return the chunk counts of what the root of a `collective` has, the likely best first.
 
     They are powers of two. A tree of depth d passes on k chunks of together B bytes in (d - 1 + k)
@@ -605,7 +608,7 @@ def _pipelined(request: Request, collective: Collective) -> tuple[int, ...]:
     as long as they pay. Where links are alike and the root has p ports, the second is that of p
     trees, less deep, with a power of two for each. Programs cut chunks themselves that are longer
     than a message: where ranks of one server have links to few others, fewer come first of all
-    then, at which trees share the links evenly.
+    then, at which trees share the links evenly, as far as the `clock` lets that be found.
     """
     topology, links = request.logical.topology, list(request.logical.links())
     some = links[:: 1 + len(links) // SOME_LINKS]
@@ -626,7 +629,7 @@ def _pipelined(request: Request, collective: Collective) -> tuple[int, ...]:
     if few and request.target is not None and not request.measured and first > TREES:
         message = request.target.message_bytes(collective.name, topology)
         if request.size > first * message:
-            return tuple(dict.fromkeys((_even(request, collective), first, *others)))
+            return tuple(dict.fromkeys((_even(request, collective, clock), first, *others)))
     if ports == 1 or len({topology.arrival(one, request.size) for one in (*some, *leaving)}) > 1:
         return first, *others
     # A tree in which each rank that has a chunk passes it on by all ports.
@@ -635,22 +638,28 @@ def _pipelined(request: Request, collective: Collective) -> tuple[int, ...]:
     return tuple(dict.fromkeys((first, *second, *others)))
 
 
-def _even(request: Request, collective: Collective) -> int:
+def _even(request: Request, collective: Collective, clock: Deadline) -> int:
     """Return the least count, up to TREES, at which trees of whole chunks share links evenly.
 
-    The busiest is held for hardly longer then than with any of these counts, of the same bytes.
+    The busiest is held for hardly longer then than with any of these counts, of the same bytes, as
+    far as they were looked at when the `clock` ended it. It is TREES where none was, or not all are
+    served along all links.
 
     Raises NoScheduleError when the `collective` can't be made along the links of the `request`.
     """
-    group, held = make_group(request.logical.topology, ()), list[float]()
+    group, held = make_group(request.logical.topology, ()), dict[int, float]()
     for count in range(1, TREES + 1):
         cut = collective.cut(count)
         problem = Problem(request.logical, cut, chunk_size_of(cut, request.size), group)
         arcs = arcs_of(problem, reverse=collective.reduces)
         phases = [(arcs, wanted_of(arcs))]
-        (counts,), times = crossings(phases, Deadline())
-        held.append(times * float(crossing_of(phases).loads(counts).max()))
-    return next(place for place, one in enumerate(held, 1) if one <= EVENLY * min(held))
+        if clock.over or not can_be_packed(phases, clock):
+            break
+        with suppress(OutOfTimeError):
+            (counts,), times = crossings(phases, clock)
+            held[count] = times * float(crossing_of(phases).loads(counts).max())
+    least = min(held.values(), default=0.0)
+    return next((count for count, one in held.items() if one <= EVENLY * least), TREES)
 
 
 def _with_least_bound(

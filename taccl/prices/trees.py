@@ -69,6 +69,9 @@ EVENLY = 1.005
 WORK = 3e-8
 """Seconds that a maximum flow takes for each pair of ranks, at most."""
 
+INFEASIBLE = 2
+"""What scipy says of a linear program without a solution."""
+
 MAX_COUNTED = 600
 """Arcs up to which the linear program is solved where no clock may end it."""
 
@@ -94,20 +97,29 @@ def whole_trees(phases: Phases, clock: Deadline, seed: int = 0) -> Iterator[list
 
     Raises NoScheduleError when some target can't be reached.
     """
+    if can_be_packed(phases, clock):
+        with suppress(OutOfTimeError):
+            yield from _grown(phases, *crossings(phases, clock.share(0.5)), seed)
+            return
+    yield _by_prices(phases, clock, seed)
+
+
+def can_be_packed(phases: Phases, clock: Deadline) -> bool:
+    """Tell whether maximum flows can pack the trees of some `phases` until the `clock` ends it.
+
+    All chunks have to go from one rank to all others, along any arcs and none by symmetry; some of
+    these hold resources.
+    """
     ranks = phases[0][0].problem.topology.num_ranks
-    flows = ranks * sum(len(wanted.chunk) for _, wanted in phases) * ranks**2
-    if WORK * flows < clock.left and all(
+    flows = ranks * sum(len(wanted.chunk) for _, wanted in phases)
+    return WORK * flows * ranks**2 < clock.left and all(
         len(arcs.problem.group) == 1
         and arcs.held().max(initial=0) > 0
         and wanted.allowed.all()
         and (wanted.roots.sum(axis=1) == 1).all()
         and (wanted.targets.sum(axis=1) == ranks - 1).all()
         for arcs, wanted in phases
-    ):
-        with suppress(OutOfTimeError):
-            yield from _grown(phases, *crossings(phases, clock.share(0.5)), seed)
-            return
-    yield _by_prices(phases, clock, seed)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,11 +180,13 @@ def crossing_of(phases: Phases) -> Crossing:
 def crossings(phases: Phases, clock: Deadline) -> tuple[list[Ints], int]:
     """Return for each of some `phases` how many trees cross each arc, or fewer, and how often.
 
-    There are trees that do, for a part of all chunks, and so many times these are all. Of parts
-    that keep the busiest resource about as busy, within ``EVENLY``, it is the least. Until the
-    `clock` ends it, that resource is held for less. Counts are int64.
+    The phases are such that :func:`can_be_packed`. There are trees that do, for a part of all
+    chunks, and so many times these are all. Of parts that keep the busiest resource about as busy,
+    within ``EVENLY``, it is the least. Until the `clock` ends it, that resource is held for less.
+    Counts are int64.
 
-    Raises NoScheduleError when some rank can't be reached.
+    Raises NoScheduleError when some rank can't be reached; OutOfTimeError when not even fractions
+    of trees were found until then.
     """
     crossing = crossing_of(phases)
     found = fractional(crossing, clock.share(0.5))
@@ -194,7 +208,8 @@ def crossings(phases: Phases, clock: Deadline) -> tuple[list[Ints], int]:
 def fractional(crossing: Crossing, clock: Deadline) -> Floats:
     """Return how many trees cross every arc in the linear program, float64.
 
-    Raises OutOfTimeError when the `clock` ended it before.
+    Raises NoScheduleError when some rank of the `crossing` can't be reached; OutOfTimeError when
+    the `clock` ended it before.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, vstack
@@ -217,7 +232,9 @@ def fractional(crossing: Crossing, clock: Deadline) -> Floats:
     limits, sets = [0.0] * resources, set[tuple[int, bytes]]()
     eyes = np.eye(ranks, dtype=np.bool_)
     rare = [(phase, one) for phase in range(len(crossing.waiting)) for one in (*eyes, *~eyes)]
-    counted = clock.counted is not None
+    counted, late = clock.counted is not None, "trees were not packed in time"
+    if counted and arcs > MAX_COUNTED:
+        raise OutOfTimeError(late, fix="leave --deterministic out")
     found = np.zeros(arcs)
     while True:
         fresh = []
@@ -234,8 +251,13 @@ def fractional(crossing: Crossing, clock: Deadline) -> Floats:
             np.append(np.zeros(arcs), 1.0), A_ub=rows, b_ub=limits, method="highs",
             options={} if counted or clock.left == math.inf else {"time_limit": clock.left},
         )  # fmt: skip
-        if result.status != 0 or (counted and arcs > MAX_COUNTED):
-            raise OutOfTimeError("trees were not packed in time", fix="give it more time")
+        if result.status == INFEASIBLE:
+            raise NoScheduleError(
+                "some rank can't be reached from another that has data for it",
+                fix="add edges, or allow more links in the sketch",
+            )
+        if result.status != 0:
+            raise OutOfTimeError(late, fix="give it more time")
         found = np.maximum(result.x[:-1], 0.0)
         rare = list(_entered_rarely(crossing, found))
 
@@ -252,10 +274,7 @@ def _entered_rarely(crossing: Crossing, found: Floats) -> Iterator[tuple[int, ND
 
 
 def _raise(crossing: Crossing, counts: Ints) -> None:
-    """Have `counts` of trees enter every set of ranks often enough, and few of them more.
-
-    Raises NoScheduleError when some rank can't be reached.
-    """
+    """Have `counts` of trees enter every set of ranks often enough, and few of them more."""
     loads = crossing.loads(counts)
     for phase, waiting in enumerate(crossing.waiting):
         room, most = crossing.room(phase, counts), int(waiting.sum())
@@ -265,11 +284,6 @@ def _raise(crossing: Crossing, counts: Ints) -> None:
                 if flow >= most:
                     break
                 into = np.flatnonzero(crossing.into(phase, inside))
-                if not len(into):
-                    raise NoScheduleError(
-                        "some rank can't be reached from another that has data for it",
-                        fix="add edges, or allow more links in the sketch",
-                    )
                 arc = min(into.tolist(), key=lambda one: _most(crossing, loads, one))
                 _move(crossing, counts, loads, room, arc, 1)
 
