@@ -40,6 +40,9 @@ MAX_SEARCHED = 64
 FREE = 1e9
 """The rate of a port without a bandwidth, by that of one with a byte a picosecond."""
 
+MAX_WIRED = 32
+"""Ranks of a server, at most, for which disjoint rings are searched: with 64 that takes seconds."""
+
 MOST_SEARCHED = 0.5
 """Deterministic seconds of a search for the ways through a server."""
 
@@ -227,8 +230,8 @@ def _disjoint(problem: Problem) -> tuple[Order, ...]:
     Where GPUs are wired to one another, each lane of a wire is in one of them at most.
     """
     links, topology = best_links(problem), problem.topology
-    alike = len({len(server) for server in topology.servers}) == 1
-    if topology.num_ranks > MAX_SEARCHED or not alike:
+    alike = {len(server) for server in topology.servers}
+    if topology.num_ranks > MAX_SEARCHED or len(alike) > 1 or max(alike) > MAX_WIRED:
         return ()
     try:
         orders = channel_orders(topology, problem.collective.chunks_per_rank)
