@@ -156,6 +156,7 @@ def _wired(topology: Topology, channels: int) -> list[list[int]]:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.max_deterministic_time = MOST_SEARCHED
+        solver.parameters.catch_sigint_signal = False  # else a second one kills the process
         if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             ways = []
             for way in arcs:
