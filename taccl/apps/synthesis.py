@@ -35,7 +35,7 @@ from taccl.model.problem import Bound, Candidate, Options, Problem, Result, Stat
 from taccl.model.routes import arcs_of, wanted_of
 from taccl.model.schedule import Schedule
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.prices.trees import can_be_packed, crossing_of, crossings
+from taccl.prices.trees import EVENLY, can_be_packed, crossings
 from taccl.synth.search import (
     ENGINES,
     FEW_MESSAGES,
@@ -85,9 +85,8 @@ SOME_LINKS = 64
 MOST_PIECES = 128
 """Chunks of one root's data, at most, that pass through chains and trees."""
 
-TREES, EVENLY = 24, 1.01
-"""Chunks of one root's data, at most, that are trees enough where slices of each follow one
-another, and times what the busiest link is held for with any of these counts, which is even."""
+TREES = 24
+"""Chunks of one root's data that are trees enough where slices of each follow one another."""
 
 QUARTERS_EARLY = (1, 4, 2, 8)
 """Chunk counts of what all get from all across servers, and these where quarters are LONG."""
@@ -102,7 +101,7 @@ FEW_RANKS = 16
 """Ranks up to which programs of so many chunks are soon made, replayed and judged."""
 
 LONG = 8
-"""Times the alpha of a link between servers, at least, that a chunk is on it."""
+"""Times the alpha of a link, at least, that a chunk is on it."""
 
 OPENING = 0.1
 """Share of the time after which what is known must do for the first answer."""
@@ -514,17 +513,20 @@ def _early(request: Request, collective: Collective, counts: tuple[int, ...]) ->
         return counts
     quarter = Fraction(request.size, 4 * collective.chunks_in_size)
     across = request.logical.allowed & (home[table.src] != home[table.dst])
-    long = any(
-        request.logical.topology.arrival(link, quarter) > (1 + LONG) * int(table.alpha[link])
-        for link in np.flatnonzero(across)[:SOME_LINKS].tolist()
-    )
-    if long:
+    if _long(request, np.flatnonzero(across)[:SOME_LINKS].tolist(), quarter):
         return QUARTERS_EARLY
     ranks, pairs = collective.num_ranks, np.unique(np.stack([table.src, table.dst]), axis=1)
     near = np.bincount(pairs[0], minlength=ranks)
     if across.any() or ranks != request.logical.topology.num_ranks or (1 << near != ranks).any():
         return counts
     return tuple(dict.fromkeys((1, int(near[0]), *counts)))
+
+
+def _long(request: Request, links: Sequence[int], chunk: Fraction) -> int:
+    """Return how many of some `links` a `chunk`, in bytes, is on for long beside their alphas."""
+    topology = request.logical.topology
+    alpha = topology.links.alpha
+    return sum(topology.arrival(link, chunk) > (1 + LONG) * int(alpha[link]) for link in links)
 
 
 def _pieces_pay(request: Request, collective: Collective) -> bool:
@@ -656,8 +658,7 @@ def _even(request: Request, collective: Collective, clock: Deadline) -> int:
         if clock.over or not can_be_packed(phases, clock):
             break
         with suppress(OutOfTimeError):
-            (counts,), times = crossings(phases, clock)
-            held[count] = times * float(crossing_of(phases).loads(counts).max())
+            held[count] = crossings(phases, clock).held
     least = min(held.values(), default=0.0)
     return next((count for count, one in held.items() if one <= EVENLY * least), TREES)
 
@@ -694,9 +695,8 @@ def _with_least_bound(
     # Halves share the links as well, and where they are long, too, they are passed on sooner.
     half = Fraction(request.size, 2 * least * collective.chunks_in_size)
     links = list(request.logical.links())[:SOME_LINKS]
-    alpha, topology = request.logical.topology.links.alpha, request.logical.topology
-    long = sum(topology.arrival(link, half) > (1 + LONG) * int(alpha[link]) for link in links)
-    halved = 2 * long > len(links) and 2 * least <= max(counts)
+    halved = not request.measured and 2 * least <= max(counts)
+    halved = halved and 2 * _long(request, links, half) > len(links)
     others[place:place] = (2 * least, least) if halved else (least,)
     return tuple(others)
 

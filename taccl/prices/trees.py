@@ -17,12 +17,13 @@ to v.
 
 Trees are then grown one after the other, arc by arc, always along an arc that what is left can
 spare. By Lovász's proof there always is one; of those the one by which a rank is reached first is
-taken, so that trees are flat.
+taken. Then they are made flat: a rank has a tree from another one where there is room, or two trees
+change places before a rank, as long as the later of them arrives earlier.
 
-Other chunks (of a sketch; among members with relays) take turns instead: each leaves its tree for
-the cheapest one at prices that grow with a power of the load of all others, where that makes
-sum_r (load[r] / most) ** power less; the power grows until nearly the busiest resource alone
-counts.
+Other chunks (of a sketch; with symmetries; among members with relays), and all where the linear
+program takes too long, take turns instead: each leaves its tree for the cheapest one at prices that
+grow with a power of the load of all others, where that makes sum_r (load[r] / most) ** power less;
+the power grows until nearly the busiest resource alone counts.
 
 References
 ----------
@@ -69,6 +70,9 @@ EVENLY = 1.005
 WORK = 3e-8
 """Seconds that a maximum flow takes for each pair of ranks, at most."""
 
+FLAT = 1.2e-8
+"""Seconds that making trees flat takes for each two of them and each pair of ranks, about."""
+
 INFEASIBLE = 2
 """What scipy says of a linear program without a solution."""
 
@@ -99,7 +103,7 @@ def whole_trees(phases: Phases, clock: Deadline, seed: int = 0) -> Iterator[list
     """
     if can_be_packed(phases, clock):
         with suppress(OutOfTimeError):
-            yield from _grown(phases, *crossings(phases, clock.share(0.5)), seed)
+            yield from _grown(phases, crossings(phases, clock.share(0.5)), clock, seed)
             return
     yield _by_prices(phases, clock, seed)
 
@@ -141,7 +145,7 @@ class Crossing:
     waiting: Ints
 
     def loads(self, counts: Ints | Floats) -> Floats:
-        """Return how long each resource is held where arcs are crossed by `counts` trees."""
+        """Return picoseconds that each resource is held where `counts` trees cross the arcs."""
         owner = np.repeat(np.arange(len(self.tail)), np.diff(self.start))
         taken = (counts[owner] * self.held).astype(np.float64)
         return np.bincount(self.use, taken).astype(np.float64)
@@ -177,13 +181,24 @@ def crossing_of(phases: Phases) -> Crossing:
     )  # fmt: skip
 
 
-def crossings(phases: Phases, clock: Deadline) -> tuple[list[Ints], int]:
-    """Return for each of some `phases` how many trees cross each arc, or fewer, and how often.
+class Crossings(NamedTuple):
+    """How many trees cross each arc of a `crossing`, or fewer.
 
-    The phases are such that :func:`can_be_packed`. There are trees that do, for a part of all
-    chunks, and so many times these are all. Of parts that keep the busiest resource about as busy,
-    within ``EVENLY``, it is the least. Until the `clock` ends it, that resource is held for less.
-    Counts are int64.
+    There are trees that do: for a part of all chunks as many as `counts`, int64, one an arc, and so
+    many `times` these for all. The busiest resource is `held` for so many picoseconds by then.
+    """
+
+    crossing: Crossing
+    counts: Ints
+    times: int
+    held: float
+
+
+def crossings(phases: Phases, clock: Deadline) -> Crossings:
+    """Return how many trees of some `phases`, such that :func:`can_be_packed`, cross each arc.
+
+    Of parts that keep the busiest resource about as busy, within ``EVENLY``, it is those for the
+    least. Until the `clock` ends it, that resource is held for less.
 
     Raises NoScheduleError when some rank can't be reached; OutOfTimeError when not even fractions
     of trees were found until then.
@@ -191,18 +206,18 @@ def crossings(phases: Phases, clock: Deadline) -> tuple[list[Ints], int]:
     crossing = crossing_of(phases)
     found = fractional(crossing, clock.share(0.5))
     least, every = crossing.loads(found).max(), int(np.gcd.reduce(crossing.waiting, axis=None))
-    tried: list[tuple[float, Ints, int]] = []
+    tried: list[Crossings] = []
     for times in (times for times in range(every, 0, -1) if every % times == 0):
         part = replace(crossing, waiting=crossing.waiting // times)
         counts = np.ceil(found / times - CLOSE).astype(np.int64)
         _raise(part, counts)
         _lower(part, counts, clock)
-        tried.append((times * float(part.loads(counts).max()), counts, times))
-        if tried[-1][0] <= EVENLY * least or clock.over:
+        held = times * float(part.loads(counts).max())
+        tried.append(Crossings(crossing, counts, times, held))
+        if held <= EVENLY * least or clock.over:
             break
-    even = EVENLY * min(held for held, _, _ in tried)
-    counts, times = next((counts, times) for held, counts, times in tried if held <= even)
-    return np.split(counts, np.cumsum([len(arcs) for arcs, _ in phases])[:-1]), times
+    even = EVENLY * min(one.held for one in tried)
+    return next(one for one in tried if one.held <= even)
 
 
 def fractional(crossing: Crossing, clock: Deadline) -> Floats:
@@ -212,23 +227,13 @@ def fractional(crossing: Crossing, clock: Deadline) -> Floats:
     the `clock` ended it before.
     """
     from scipy.optimize import linprog
-    from scipy.sparse import csr_array, vstack
+    from scipy.sparse import csr_array, hstack, vstack
 
-    arcs, ranks = len(crossing.tail), crossing.ranks
-    resources = int(crossing.use.max()) + 1
+    arcs, ranks, unit = len(crossing.tail), crossing.ranks, float(crossing.held.max())
     owner = np.repeat(np.arange(arcs), np.diff(crossing.start))
-    unit = float(crossing.held.max())
-    own = np.arange(resources)
-    rows = csr_array(
-        (
-            np.concatenate([crossing.held / unit, -np.ones(resources)]),
-            (
-                np.concatenate([crossing.use, own]),
-                np.concatenate([owner, np.full(resources, arcs)]),
-            ),
-        ),
-        shape=(resources, arcs + 1),
-    )  # fmt: skip
+    held = csr_array((crossing.held / unit, (crossing.use, owner)))
+    resources = held.shape[0]
+    rows = hstack([held, csr_array(-np.ones((resources, 1)))], format="csr")
     limits, sets = [0.0] * resources, set[tuple[int, bytes]]()
     eyes = np.eye(ranks, dtype=np.bool_)
     rare = [(phase, one) for phase in range(len(crossing.waiting)) for one in (*eyes, *~eyes)]
@@ -558,38 +563,41 @@ def side_by_side(trees: Sequence[Ints]) -> list[Ints]:
 
 
 def _grown(
-    phases: Phases, counts: Sequence[Ints], times: int, seed: int
+    phases: Phases, found: Crossings, clock: Deadline, seed: int
 ) -> Iterator[list[list[Ints]]]:  # fmt: skip
-    """Yield trees that cross arcs at most `counts` times, each so many `times`, others each time.
+    """Yield trees that cross arcs as often as was `found` at most, others each time.
 
-    `phases` and `seed` are those of :func:`whole_trees`.
+    `phases` and `seed` are those of :func:`whole_trees`. Trees are made flat where the `clock` lets
+    that be.
     """
-    random = np.random.default_rng(seed)
-    crossing = crossing_of(phases)
+    random, crossing = np.random.default_rng(seed), found.crossing
     for turn in itertools.count():
         made = []
-        for number, ((arcs, wanted), own) in enumerate(zip(phases, counts, strict=True)):
+        for number, (arcs, wanted) in enumerate(phases):
             factors = random.uniform(1 - VARIED, 1 + VARIED, len(arcs)) if turn else 1.0
             arrival = (arcs.arrival() * factors).astype(np.int64)
-            roots = np.repeat(np.arange(crossing.ranks), crossing.waiting[number] // times)
+            roots = np.repeat(np.arange(crossing.ranks), crossing.waiting[number] // found.times)
             roots = random.permutation(roots) if turn else roots
-            room = crossing.room(number, np.concatenate(counts))
-            grown = _trees_of(arcs, own, arrival, roots, room)
-            places, trees = itertools.cycle, dict[int, Iterator[Ints]]()
-            for root in set(roots.tolist()):
-                one = [tree for end, tree in zip(roots.tolist(), grown, strict=True) if end == root]
-                trees[root] = places(side_by_side(one))
-            made.append([next(trees[root]) for root in wanted.roots.argmax(axis=1).tolist()])
+            room = crossing.room(number, found.counts)
+            flat = FLAT * len(roots) ** 2 * crossing.ranks**2 < clock.left
+            own = found.counts[crossing.phase == number]
+            grown = defaultdict[int, list[Ints]](list)
+            trees = _trees_of(arcs, own, arrival, roots, room, flat=flat)
+            for root, tree in zip(roots.tolist(), trees, strict=True):
+                grown[root].append(tree)
+            # Each part of the chunks takes all of them, in the same order.
+            turns = {root: itertools.cycle(side_by_side(trees)) for root, trees in grown.items()}
+            made.append([next(turns[root]) for root in wanted.roots.argmax(axis=1).tolist()])
         yield made
 
 
 def _trees_of(
-    arcs: Arcs, counts: Ints, arrival: Ints, roots: Ints, room: Ints
+    arcs: Arcs, counts: Ints, arrival: Ints, roots: Ints, room: Ints, *, flat: bool
 ) -> list[Ints]:  # fmt: skip
     """Return trees from some `roots` that cross each of the `arcs` at most `counts` times.
 
-    They are grown in this order. `arrival` is picoseconds for each arc, and `room` (int64, ranks
-    squared) is the sum of the counts between two ranks.
+    They are grown in this order, and then made `flat`. `arrival` is picoseconds for each arc, and
+    `room` (int64, ranks squared) is the sum of the counts between two ranks.
     """
     ranks = len(room)
     between = defaultdict[tuple[int, int], list[int]](list)
@@ -607,7 +615,8 @@ def _trees_of(
         growing = Growing(parent, at, np.zeros_like(room, dtype=np.bool_))
         if not _compiled()[1](room, waiting, quick, growing, spare):
             raise AssertionError("a tree misses a rank, which Lovász's proof rules out")
-    _compiled()[2](roots, parents, room, quick, at)
+    if flat:
+        _compiled()[2](roots, parents, room, quick, at)
     trees = []
     for root, parent in zip(roots.tolist(), parents, strict=True):
         others = [rank for rank in range(ranks) if rank != root]

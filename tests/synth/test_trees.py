@@ -87,12 +87,11 @@ def test_fractions_of_trees_are_as_even_as_the_narrowest_cut(
     crossing = crossing_of(phases)
     found = float(crossing.loads(fractional(crossing, Deadline())).max())
     assert found == pytest.approx(narrowest, rel=1e-3)
-    counts, times = crossings(phases, Deadline())
-    whole = times * crossing.loads(np.concatenate(counts)).max()
-    assert found <= whole * (1 + 1e-3)
+    whole = crossings(phases, Deadline())
+    assert found <= whole.held * (1 + 1e-3)
     for trees in islice(whole_trees(phases, Deadline()), 3):
         check_trees(phases, trees)
-        assert (crossed(phases, trees) <= times * np.concatenate(counts)).all()
+        assert (crossed(phases, trees) <= whole.times * whole.counts).all()
 
 
 @settings(max_examples=40, deadline=None)

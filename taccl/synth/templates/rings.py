@@ -215,7 +215,7 @@ def ring(problem: Problem) -> Iterator[Iterator[Step]]:
         own = blocks(problem)
         orders = [(order,) for order in ring_orders(problem)]
         several = _disjoint(problem) if problem.collective.chunks_per_rank > 1 else ()
-        for rings in orders + [several] * (len(several) > 1):
+        for rings in (*orders, *((several,) if len(several) > 1 else ())):
             parts = list(zip(*(shards(chunks, len(rings)) for chunks in own), strict=True))
             backs = [(order[0], *order[:0:-1]) for order in rings]
             gather, spread = (
