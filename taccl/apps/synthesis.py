@@ -35,7 +35,7 @@ from taccl.model.problem import Bound, Candidate, Options, Problem, Result, Stat
 from taccl.model.routes import arcs_of, wanted_of
 from taccl.model.schedule import Schedule
 from taccl.msccl.runtimes import RUNTIMES
-from taccl.prices.trees import EVENLY, can_be_packed, crossings
+from taccl.prices.trees import can_be_packed, least_even
 from taccl.synth.search import (
     ENGINES,
     FEW_MESSAGES,
@@ -643,24 +643,19 @@ def _pipelined(
 def _even(request: Request, collective: Collective, clock: Deadline) -> int:
     """Return the least count, up to TREES, at which trees of whole chunks share links evenly.
 
-    The busiest is held for hardly longer then than with any of these counts, of the same bytes, as
-    far as they were looked at when the `clock` ended it. It is TREES where none was, or not all are
-    served along all links.
+    It is TREES where that was not found until the `clock` ended it, or not all are served along all
+    links.
 
     Raises NoScheduleError when the `collective` can't be made along the links of the `request`.
     """
-    group, held = make_group(request.logical.topology, ()), dict[int, float]()
-    for count in range(1, TREES + 1):
-        cut = collective.cut(count)
-        problem = Problem(request.logical, cut, chunk_size_of(cut, request.size), group)
-        arcs = arcs_of(problem, reverse=collective.reduces)
-        phases = [(arcs, wanted_of(arcs))]
-        if clock.over or not can_be_packed(phases, clock):
-            break
+    group, cut = make_group(request.logical.topology, ()), collective.cut(1)
+    problem = Problem(request.logical, cut, chunk_size_of(cut, request.size), group)
+    arcs = arcs_of(problem, reverse=collective.reduces)
+    phases = [(arcs, wanted_of(arcs))]
+    if can_be_packed(phases, clock):
         with suppress(OutOfTimeError):
-            held[count] = crossings(phases, clock).held
-    least = min(held.values(), default=0.0)
-    return next((count for count, one in held.items() if one <= EVENLY * least), TREES)
+            return least_even(phases, TREES, clock)
+    return TREES
 
 
 def _with_least_bound(

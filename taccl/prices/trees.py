@@ -42,6 +42,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
 
@@ -208,16 +209,44 @@ def crossings(phases: Phases, clock: Deadline) -> Crossings:
     least, every = crossing.loads(found).max(), int(np.gcd.reduce(crossing.waiting, axis=None))
     tried: list[Crossings] = []
     for times in (times for times in range(every, 0, -1) if every % times == 0):
-        part = replace(crossing, waiting=crossing.waiting // times)
-        counts = np.ceil(found / times - CLOSE).astype(np.int64)
-        _raise(part, counts)
-        _lower(part, counts, clock)
-        held = times * float(part.loads(counts).max())
-        tried.append(Crossings(crossing, counts, times, held))
-        if held <= EVENLY * least or clock.over:
+        counts, held = _whole(crossing, found, Fraction(1, times), clock)
+        tried.append(Crossings(crossing, counts, times, times * held))
+        if times * held <= EVENLY * least or clock.over:
             break
     even = EVENLY * min(one.held for one in tried)
     return next(one for one in tried if one.held <= even)
+
+
+def least_even(phases: Phases, most: int, clock: Deadline) -> int:
+    """Return the fewest pieces of each chunk, up to `most`, whose trees keep resources about even.
+
+    `phases` and the errors are those of :func:`crossings`. The busiest resource is held for hardly
+    longer then than with fractions of trees, or else than with any number of pieces that was looked
+    at until the `clock` ended it.
+    """
+    crossing = crossing_of(phases)
+    found = fractional(crossing, clock.share(0.5))
+    least, held = crossing.loads(found).max(), list[float]()
+    while len(held) < most and not (held and clock.over):
+        pieces = len(held) + 1
+        held.append(_whole(crossing, found, Fraction(pieces), clock)[1] / pieces)
+        if held[-1] <= EVENLY * least:
+            break
+    return 1 + next(place for place, one in enumerate(held) if one <= EVENLY * min(held))
+
+
+def _whole(
+    crossing: Crossing, found: Floats, part: Fraction, clock: Deadline
+) -> tuple[Ints, float]:  # fmt: skip
+    """Return how many trees for a `part` of all chunks cross each arc, and the most picoseconds.
+
+    As many of the fractions that were `found` cross them, rounded up and then fewer.
+    """
+    shared = replace(crossing, waiting=(crossing.waiting * part.numerator) // part.denominator)
+    counts = np.ceil(found * float(part) - CLOSE).astype(np.int64)
+    _raise(shared, counts)
+    _lower(shared, counts, clock)
+    return counts, float(shared.loads(counts).max())
 
 
 def fractional(crossing: Crossing, clock: Deadline) -> Floats:

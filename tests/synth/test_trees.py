@@ -18,6 +18,7 @@ from taccl.prices.trees import (
     crossings,
     flow_to,
     fractional,
+    least_even,
     whole_trees,
 )
 from taccl.timing.deadline import Deadline
@@ -127,6 +128,16 @@ def test_known_machines() -> None:
         crossing = crossing_of(phases)
         least = float(crossing.loads(fractional(crossing, Deadline())).max())
         assert busiest(phases, trees) <= most * least, (machine, collective, chunks)
+
+
+def test_the_fewest_pieces_that_share_links_evenly() -> None:
+    """As many as the root has lanes; where no few pieces do, those that come nearest."""
+    cases = {"ring:4": 2, "mi250": 6, "torus3d": 6, "dgx1v": 6, "hypercube": 4, "mesh2d": 2}
+    for machine, pieces in cases.items():
+        phases = phases_of(load_topology(machine), "broadcast", 1, 10**9)
+        assert least_even(phases, 24, Deadline()) == pieces, machine
+    # A wire of one lane passes one piece at least: the shorter it is, the better.
+    assert least_even(phases_of(load_topology("mi250"), "broadcast", 1, 10**9), 4, Deadline()) == 4
 
 
 def test_trees_are_flat() -> None:
