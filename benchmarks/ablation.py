@@ -235,7 +235,6 @@ MECHANISMS = (
         "trees of a packing", {FLOW + "MOST_PAIRS": -1}, ("--chunks 8 --engine auto",), heavy=True
     ),
     Mechanism("trees by maximum flows", {"taccl.prices.trees.WORK": math.inf}, IN_FLOW),
-    Mechanism("other trees", {FLOW + "PATIENCE_TREES": 0}, IN_FLOW),
     Mechanism("several rings", {"taccl.synth.templates.rings._disjoint": _empty}, ("engine ring",)),
     Mechanism("stretches of links", {PROGRAMS + "STRETCHES": ()}, ("1GB --engine flow",)),
     Mechanism("flows without symmetry", {FLOW + "MAX_ARCS": -1}, IN_FLOW),

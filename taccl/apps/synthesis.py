@@ -485,7 +485,7 @@ def counts_of(
         counts = _early(request, collective, counts)
         counts = _with_least_bound(request, collective, counts, clock.share(SECOND))
     elif long and rooted and not logical.topology.copies_or_adds:
-        counts = _pipelined(request, collective, clock.share(SECOND))
+        counts = _pipelined(request, collective, clock.share(2 * SECOND))
     if len(counts) > 1 and not long and _pieces_pay(request, collective):
         counts = PIECES_FIRST
     if request.target is not None:

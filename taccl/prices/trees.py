@@ -35,7 +35,6 @@ routing of virtual circuits with applications to load balancing and machine sche
 (prices that grow with a power).
 """
 
-import itertools
 import math
 import sys
 from collections import Counter, defaultdict
@@ -44,6 +43,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
+from itertools import cycle, product
 from typing import NamedTuple
 
 import numpy as np
@@ -80,9 +80,6 @@ INFEASIBLE = 2
 MAX_COUNTED = 600
 """Arcs up to which the linear program is solved where no clock may end it."""
 
-VARIED = 0.5
-"""How much arcs are taken to be slower or faster, to grow other trees."""
-
 POWERS = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Of the load of a resource, for which the trees of single chunks are changed in turn."""
 
@@ -93,20 +90,19 @@ NEAR = 0.01
 """Of the cost of an average arc, what one of average latency costs besides."""
 
 
-def whole_trees(phases: Phases, clock: Deadline, seed: int = 0) -> Iterator[list[list[Ints]]]:
-    """Yield for each of some `phases` a tree for every representative chunk, and then other trees.
+def whole_trees(phases: Phases, clock: Deadline, seed: int = 0) -> list[list[Ints]]:
+    """Return for each of some `phases` a tree for every representative chunk.
 
     A tree is its arcs, parents before children. The trees of all phases are under way at once, and
     the busiest resource is held for as little as was found until the `clock` ended it, but for the
-    first trees. Whatever is drawn at random is by the `seed`.
+    first trees. Chunks that take turns do so in an order by the `seed`.
 
     Raises NoScheduleError when some target can't be reached.
     """
     if can_be_packed(phases, clock):
         with suppress(OutOfTimeError):
-            yield from _grown(phases, crossings(phases, clock.share(0.5)), clock, seed)
-            return
-    yield _by_prices(phases, clock, seed)
+            return _grown(phases, crossings(phases, clock.share(0.5)), clock)
+    return _by_prices(phases, clock, seed)
 
 
 def can_be_packed(phases: Phases, clock: Deadline) -> bool:
@@ -225,7 +221,7 @@ def least_even(phases: Phases, most: int, clock: Deadline) -> int:
     at until the `clock` ended it.
     """
     crossing = crossing_of(phases)
-    found = fractional(crossing, clock.share(0.5))
+    found = fractional(crossing, clock)
     least, held = crossing.loads(found).max(), list[float]()
     while len(held) < most and not (held and clock.over):
         pieces = len(held) + 1
@@ -591,44 +587,35 @@ def side_by_side(trees: Sequence[Ints]) -> list[Ints]:
     return sorted(trees, key=lambda tree: [arc not in tree for arc in order])
 
 
-def _grown(
-    phases: Phases, found: Crossings, clock: Deadline, seed: int
-) -> Iterator[list[list[Ints]]]:  # fmt: skip
-    """Yield trees that cross arcs as often as was `found` at most, others each time.
+def _grown(phases: Phases, found: Crossings, clock: Deadline) -> list[list[Ints]]:
+    """Return trees of some `phases` that cross arcs as often as was `found` at most.
 
-    `phases` and `seed` are those of :func:`whole_trees`. Trees are made flat where the `clock` lets
-    that be.
+    They are made flat where the `clock` lets that be.
     """
-    random, crossing = np.random.default_rng(seed), found.crossing
-    for turn in itertools.count():
-        made = []
-        for number, (arcs, wanted) in enumerate(phases):
-            factors = random.uniform(1 - VARIED, 1 + VARIED, len(arcs)) if turn else 1.0
-            arrival = (arcs.arrival() * factors).astype(np.int64)
-            roots = np.repeat(np.arange(crossing.ranks), crossing.waiting[number] // found.times)
-            roots = random.permutation(roots) if turn else roots
-            room = crossing.room(number, found.counts)
-            flat = FLAT * len(roots) ** 2 * crossing.ranks**2 < clock.left
-            own = found.counts[crossing.phase == number]
-            grown = defaultdict[int, list[Ints]](list)
-            trees = _trees_of(arcs, own, arrival, roots, room, flat=flat)
-            for root, tree in zip(roots.tolist(), trees, strict=True):
-                grown[root].append(tree)
-            # Each part of the chunks takes all of them, in the same order.
-            turns = {root: itertools.cycle(side_by_side(trees)) for root, trees in grown.items()}
-            made.append([next(turns[root]) for root in wanted.roots.argmax(axis=1).tolist()])
-        yield made
+    crossing, made = found.crossing, list[list[Ints]]()
+    for number, (arcs, wanted) in enumerate(phases):
+        roots = np.repeat(np.arange(crossing.ranks), crossing.waiting[number] // found.times)
+        room = crossing.room(number, found.counts)
+        flat = FLAT * len(roots) ** 2 * crossing.ranks**2 < clock.left
+        trees = _trees_of(arcs, found.counts[crossing.phase == number], roots, room, flat=flat)
+        grown = defaultdict[int, list[Ints]](list)
+        for root, tree in zip(roots.tolist(), trees, strict=True):
+            grown[root].append(tree)
+        # Each part of the chunks takes all of them, in the same order.
+        turns = {root: cycle(side_by_side(trees)) for root, trees in grown.items()}
+        made.append([next(turns[root]) for root in wanted.roots.argmax(axis=1).tolist()])
+    return made
 
 
 def _trees_of(
-    arcs: Arcs, counts: Ints, arrival: Ints, roots: Ints, room: Ints, *, flat: bool
+    arcs: Arcs, counts: Ints, roots: Ints, room: Ints, *, flat: bool
 ) -> list[Ints]:  # fmt: skip
     """Return trees from some `roots` that cross each of the `arcs` at most `counts` times.
 
-    They are grown in this order, and then made `flat`. `arrival` is picoseconds for each arc, and
-    `room` (int64, ranks squared) is the sum of the counts between two ranks.
+    They are grown in this order, and then made `flat`. `room` (int64, ranks squared) is the sum of
+    the counts between two ranks.
     """
-    ranks = len(room)
+    ranks, arrival = len(room), arcs.arrival()
     between = defaultdict[tuple[int, int], list[int]](list)
     quick = np.full((ranks, ranks), 1 << 60, dtype=np.int64)
     for arc in np.argsort(-arrival, kind="stable").tolist():
@@ -677,7 +664,7 @@ def _by_prices(phases: Phases, clock: Deadline, seed: int) -> list[list[Ints]]:
     trees, loads = [none] * len(chunks), np.zeros((len(chunks), len(edges)))
     random = np.random.default_rng(seed)
     best, kept = math.inf, trees
-    for power, _ in itertools.product(POWERS, range(PASSES)):
+    for power, _ in product(POWERS, range(PASSES)):
         if best < math.inf and clock.over:
             break
         total = loads.sum(axis=0)

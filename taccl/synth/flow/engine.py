@@ -56,8 +56,8 @@ from taccl.verify import verify
 VARIED = 3
 """Policies that are tried with noise, the best of all."""
 
-PATIENCE, PATIENCE_BATCHED, PATIENCE_TREES = 40, 10, 40
-"""Variations tried since the last that was better: of single chunks, messages and all trees."""
+PATIENCE, PATIENCE_BATCHED = 40, 10
+"""Variations tried since the last that was better, of single chunks and of messages."""
 
 NOISE = 0.3
 """How much the longest way left is varied, and of the best time, how much later a chunk comes."""
@@ -166,37 +166,25 @@ def _along_trees(
 def _packed(
     problem: Problem, phases: Phases, options: Options, clock: Deadline
 ) -> Iterator[tuple[Plan, Schedule]]:
-    """Yield schedules along packings of trees, each in one order, and of the best in others.
+    """Yield schedules along a packing of trees, of single chunks and of messages.
 
     `phases` are the arcs of a `problem`, and what is wanted of them.
 
     Raises NoScheduleError when some target can't be reached.
     """
-    best, least, waited, work = None, 1 << 62, 0, 0
-    half = clock.share(0.6)
-    for trees in whole_trees(phases, clock.share(0.4), options.seed):
-        rows: list[Row] = []
-        for (arcs, wanted), own in zip(phases, trees, strict=True):
-            hops = [
-                (chunk, link)
-                for chunk, tree in zip(wanted.chunk.tolist(), own, strict=True)
-                for link in arcs.link[tree].tolist()
-            ]
-            rows += rows_of_trees(problem, hops, reverse=arcs.reverse)
-        plan = plan_decisions(problem, rows)
-        waited, work = waited + 1, work + len(plan.moves)
-        for _, schedule in _in_order(plan, options, half, patience=0):
-            cost = options.expects(schedule)
-            if cost < least:
-                best, least, waited = plan, cost, 0
-                yield plan, schedule
-        counted = options.deterministic and work > COUNTED_MOVES
-        if waited > PATIENCE_TREES or counted or not half.left:
-            break
-    if best is not None:
-        yield from _in_order(best, options, clock.share(0.4))
-        if options.batch and len(problem.group) == 1:
-            yield from scheduled([best], options, clock)
+    rows: list[Row] = []
+    packed = whole_trees(phases, clock.share(0.4), options.seed)
+    for (arcs, wanted), trees in zip(phases, packed, strict=True):
+        hops = [
+            (chunk, link)
+            for chunk, tree in zip(wanted.chunk.tolist(), trees, strict=True)
+            for link in arcs.link[tree].tolist()
+        ]
+        rows += rows_of_trees(problem, hops, reverse=arcs.reverse)
+    plan = plan_decisions(problem, rows)
+    yield from _in_order(plan, options, clock.share(0.5))
+    if options.batch and len(problem.group) == 1:
+        yield from scheduled([plan], options, clock)
 
 
 def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tuple[Plan, Schedule]]:
@@ -279,14 +267,12 @@ def _along(problem: Problem, options: Options, clock: Deadline) -> Iterator[tupl
         yield from _in_order(plan_decisions(problem, rows), options, clock)
 
 
-def _in_order(
-    plan: Plan, options: Options, clock: Deadline, patience: int = PATIENCE
-) -> Iterator[tuple[Plan, Schedule]]:
+def _in_order(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks: the longest way left first, and variations of that.
 
     Ways are made longer and shorter, or whole chunks come later, so that not all of them are at the
-    same depth. Each is better than the one before; they end at the goal, or when nothing more was
-    won in so many tries as there is `patience`.
+    same depth. Each is better than the one before; they end at the goal, or when nothing more is
+    won.
     """
     problem, goal = plan.problem, cache(partial(goal_of, plan.problem, options))
     load = load_of(plan, [(number,) for number in range(len(plan.moves))])
@@ -294,7 +280,7 @@ def _in_order(
     noise, turn = np.random.default_rng(options.seed), np.random.default_rng(options.seed + 1)
     tail, key = load.tail.astype(np.float64), -load.tail.astype(np.float64)
     best, tries, last = 1 << 62, 0, 0
-    while tries <= last + patience and (best == 1 << 62 or (clock.left and best > goal())):
+    while tries <= last + PATIENCE and (best == 1 << 62 or (clock.left and best > goal())):
         if tries % 2:
             key = -tail * noise.uniform(1 - NOISE, 1 + NOISE, len(tail))
         elif tries:
