@@ -18,7 +18,7 @@ that all of them cut into whole chunks; their own sizes are kept for what is wri
 
 import hashlib
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -88,7 +88,7 @@ LOST = 1.5
 """Times the best, that the first program of a protocol takes of which no other one will do."""
 
 SPREAD = 3
-"""Numbers of instances with which threadblocks are spread: the best without, and fewer."""
+"""Numbers of instances with which threadblocks are spread: the most that they allow, and fewer."""
 
 STRETCHES = (Fraction(1), Fraction(2, 3))
 """Of what the busiest edge takes, how long the stretches of a link are that are tried."""
@@ -393,9 +393,12 @@ class Lowering:
                 fix="use another size or protocol",
             )
         first, *others = leaders
-        if not hasty and first.price <= LOST * (self.enough or math.inf):
-            if self.target.instances is None:  # else so many, and no more, are wanted
-                first = self._spread(first, counts)
+        lost = LOST * (self.enough or math.inf)
+        if not hasty and self.target.instances is None:  # else so many, and no more, are wanted
+            most = self._most_spread(first)
+            if first.price * first.task.target.copies <= lost * most:
+                first = self._spread(first, counts, most)
+        if not hasty and first.price <= lost:
             for other in kinds:
                 if other is not kind and not self.over():
                     first = min(first, first.task.tried(other) or first, key=lambda one: one.price)
@@ -457,17 +460,29 @@ class Lowering:
         price = time * (1 + WORTH_DOUBLING * (self.target.copies.bit_length() - 1))
         return _Leader(price, task, kind)
 
-    def _spread(self, first: "_Leader", counts: Sequence[int]) -> "_Leader":
+    def _most_spread(self, first: "_Leader") -> int:
+        """Return how many instances of the `first` have threadblocks for all ends of links."""
+        target = first.task.target
+        draft = draft_of(self.schedule, first.task.options_for(target.protocol), self.drafts)
+        ends = Counter(end for lane in set(draft.lanes) for end in (lane.src, lane.dst))
+        return max(target.copies, target.max_threadblocks // max(ends.values()))
+
+    def _spread(self, first: "_Leader", counts: Sequence[int], most: int) -> "_Leader":
         """Return the first of all, or what is faster with threadblocks spread.
 
-        They are with as many instances, or fewer, of the `counts`.
+        They are with `most` instances at most, of the `counts`.
         """
-        best, target = first, first.task.target
-        for copies in [n for n in reversed(counts) if 0 < n <= target.copies][:SPREAD]:
+        best, task = first, first.task
+        chunks = self.schedule.collective.chunks_in_size
+        whole = copies_near(most, self.size // task.target.divisor(chunks))
+        # Of what is no power of two it need not be one, either.
+        full = (whole,) if chunks & (chunks - 1) and self.target.instances is None else ()
+        tried = [n for n in dict.fromkeys((*full, *reversed(counts))) if 0 < n <= most]
+        for copies in tried[:SPREAD]:
             if self.over():
                 break
             wanted = replace(
-                first.task, target=replace(target, instances=copies), spread=True, made=None,
+                task, target=replace(task.target, instances=copies), spread=True, made=None,
             )  # fmt: skip
             best = min(best, wanted.tried(first.kind) or best, key=lambda one: one.price)
         return best

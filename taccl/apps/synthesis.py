@@ -97,6 +97,12 @@ PIECES_FIRST = (4, 8, 2, 1)
 PIECE = 1024
 """Bytes of such a chunk, at least."""
 
+SEVERAL_RINGS = (4, 3)
+"""Chunks of a rank where several rings pay, each of which takes one of them."""
+
+RING_PIECE = 1 << 18
+"""Bytes of such a chunk, at least."""
+
 FEW_RANKS = 16
 """Ranks up to which programs of so many chunks are soon made, replayed and judged."""
 
@@ -348,7 +354,9 @@ def _search(request: Request, collective: Collective, scorer: Scorer, found: lis
     if request.engine == "auto":
         reserve = 0.0 if request.logical.name is None else FREE * request.time_limit
         opened = None if scorer.best is None else scorer.best.time
-        portfolio(Search(series, scorer.clock, found, reserve, ranking, opened))
+        own = {"ring": SEVERAL_RINGS} if _rings_pay(request, collective) else {}
+        ranking = (*own, *(name for name in ranking if name not in own))
+        portfolio(Search(series, scorer.clock, found, reserve, ranking, own, opened))
         return
 
     def engine(problem: Problem, options: Options) -> Result:
@@ -529,6 +537,14 @@ def _long(request: Request, links: Sequence[int], chunk: Fraction) -> int:
     return sum(topology.arrival(link, chunk) > (1 + LONG) * int(alpha[link]) for link in links)
 
 
+def _all_near(request: Request) -> bool:
+    """Tell whether all ranks of every server are next to one another."""
+    home, table = request.logical.topology.server_of, request.logical.topology.links
+    ends = ((int(table.src[link]), int(table.dst[link])) for link in request.logical.links())
+    near = {(src, dst) for src, dst in ends if home[src] == home[dst]}
+    return len(near) == sum(home[a] == home[b] for a, b in permutations(range(len(home)), 2))
+
+
 def _pieces_pay(request: Request, collective: Collective) -> bool:
     """Tell whether several chunks a rank are likely to win over one by measured costs.
 
@@ -540,10 +556,18 @@ def _pieces_pay(request: Request, collective: Collective) -> bool:
     large = request.size >= PIECE * PIECES_FIRST[0] * collective.chunks_in_size
     if not (request.measured and passes_on and large and ranks <= FEW_RANKS):
         return False
-    home, table = topology.server_of, topology.links
-    ends = ((int(table.src[link]), int(table.dst[link])) for link in request.logical.links())
-    near = {(src, dst) for src, dst in ends if home[src] == home[dst]}
-    return len(near) == sum(home[a] == home[b] for a, b in permutations(range(ranks), 2))
+    return _all_near(request)
+
+
+def _rings_pay(request: Request, collective: Collective) -> bool:
+    """Tell whether several rings are likely to win by measured costs, which makespans don't tell.
+
+    It takes many threadblocks to fill the wires of ranks that are not all next to one another, and
+    each ring has wires of its own.
+    """
+    large = request.size >= SEVERAL_RINGS[0] * RING_PIECE * collective.chunks_in_size
+    alone = request.logical.topology.num_servers == 1
+    return request.measured and large and alone and not _all_near(request)
 
 
 def _least_bytes(target: Target, size: int, collective: Collective, count: int) -> int:

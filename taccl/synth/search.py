@@ -251,8 +251,9 @@ class Search:
     may count; `reserve` seconds are kept for what comes after it. `found` is what came of it so
     far, failures included: whoever ends the search has it. `ranking` has classical algorithms,
     those first whose textbook schedules are known to end first (of a series that is sliced: those
-    alone that come before the engines), and `opened` picoseconds of what was there before the
-    search, which is no attempt; None: nothing.
+    alone that come before the engines), and `own_counts` those counts of the series that some of
+    them try, in place of all; `opened` are picoseconds of what was there before the search, which
+    is no attempt; None: nothing.
     """
 
     series: Series
@@ -260,6 +261,7 @@ class Search:
     found: list[Attempt] = field(default_factory=list)
     reserve: float = 0.0
     ranking: Sequence[str] = ()
+    own_counts: Mapping[str, Sequence[int]] = field(default_factory=dict)
     opened: Time | None = None
 
     def __post_init__(self) -> None:
@@ -330,9 +332,13 @@ def portfolio(search: Search) -> list[Attempt]:
     """Run everything on a search; return what came of it, failures included."""
     promising = replace(search.series, task=partial(_promising, search))
     clock = search.clock.share(1 - RESERVE)
+    lanes = dict.fromkeys((*search.ranking, *CLASSICAL), promising)
+    for name, counts in search.own_counts.items():
+        if kept := tuple(count for count in counts if count in promising.counts):
+            lanes[name] = replace(promising, counts=kept)
     classical = {
-        name: along(name, partial(run_classical, name, patient=False), promising, clock)
-        for name in dict.fromkeys((*search.ranking, *CLASSICAL))
+        name: along(name, partial(run_classical, name, patient=False), series, clock)
+        for name, series in lanes.items()
     }
     if search.series.task(search.series.counts[0], 1.0)[0].topology.copies_or_adds:
         # Few rows and most of the gain: all their rounds are tried before anything else.

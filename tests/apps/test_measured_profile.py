@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taccl.apps import Request, Synthesis, Target, load_network, synthesize
+from taccl.apps import Request, Synthesis, Target, load_network, programs, synthesis, synthesize
 from taccl.apps.comparison import Question, compare
 from taccl.apps.inputs import MachineOptions, charged
 from taccl.apps.programs import lowering_of
@@ -29,6 +29,7 @@ from taccl.replay.cost import (
 )
 from taccl.replay.sweep import measured_bounds_of
 from taccl.replay.timing import traces
+from taccl.synth.search import Attempt, Search
 from taccl.synth.templates.classical import classical_schedules, textbook_schedule
 from taccl.timing.deadline import Deadline
 from taccl.topology.file import load_topology, shipped_file
@@ -150,6 +151,46 @@ def test_a_ring_whose_steps_pass_on_slices_takes_half_of_what_its_schedule_does(
     left = lowering_of(ring, target, 1 << 20, "ring", enough=1).settled()
     assert left.made is not None
     assert left.best[1] >= chosen.best[1]
+
+
+def test_instances_of_several_rings_take_all_threadblocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Wires let four rings through a server of MI250, whose threadblocks move 4 GB/s each: eight
+    # instances of them take all 64 of a rank, once each has some only where it has much to send.
+    logical, size = load_network("mi250"), 64 * 10**6
+    collective, target = build_collective("allreduce", 16, 4), Target(instances=None, measured=True)
+    topology = charged(logical, collective, size, ("Simple",)).topology
+    rings, *_ = classical_schedules(problem_of(topology, collective, size), "ring", batch=True)
+    # What is known takes less than half of what the first program does, and is beaten.
+    enough = 1_822_000_000
+    chosen = lowering_of(rings, target, size, "ring", enough=enough).settled()
+    assert chosen.target.instances == 8
+    assert max(len(gpu.threadblocks) for gpu in chosen.best[0].gpus) == 64
+    assert 3 * chosen.best[1] < 2 * enough
+    monkeypatch.setattr(programs, "SPREAD", 0)
+    alone = lowering_of(rings, target, size, "ring").settled()
+    assert 3 * chosen.best[1] < 2 * alone.best[1]
+
+
+def test_several_rings_come_first_where_each_has_wires_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def caught(search: Search) -> list[Attempt]:
+        raise InputError(str(search.own_counts.get("ring")), fix=str(search.ranking[:1]))
+
+    monkeypatch.setattr(synthesis, "portfolio", caught)
+    rings = ("\\(4, 3\\)", "mi250", 1, 64, True)
+    others = [
+        ("None", "mi250", 1, 16, True), ("None", "mi250", 2, 64, True),
+        ("None", "dgx-h100", 1, 64, True), ("None", "mi250", 1, 64, False),
+    ]  # fmt: skip
+    for found, machine, nodes, megabytes, by_measured in (rings, *others):
+        request = Request(
+            load_network(machine, MachineOptions(nodes=nodes)), "allreduce", megabytes * 10**6,
+            target=Target(instances=None), measured=by_measured, time_limit=20.0,
+        )  # fmt: skip
+        with pytest.raises(InputError, match=found) as told:
+            synthesize(request)
+        assert (told.value.fix == "('ring',)") is (found != "None")
 
 
 def test_a_protocol_is_not_left_out_where_many_instances_of_it_do_not_fit() -> None:
