@@ -465,7 +465,7 @@ class Lowering:
         target = first.task.target
         draft = draft_of(self.schedule, first.task.options_for(target.protocol), self.drafts)
         ends = Counter(end for lane in set(draft.lanes) for end in (lane.src, lane.dst))
-        return max(target.copies, target.max_threadblocks // max(ends.values()))
+        return max(target.copies, target.max_threadblocks // max(ends.values(), default=1))
 
     def _spread(self, first: "_Leader", counts: Sequence[int], most: int) -> "_Leader":
         """Return the first of all, or what is faster with threadblocks spread.
@@ -476,7 +476,7 @@ class Lowering:
         chunks = self.schedule.collective.chunks_in_size
         whole = copies_near(most, self.size // task.target.divisor(chunks))
         # Of what is no power of two it need not be one, either.
-        full = (whole,) if chunks & (chunks - 1) and self.target.instances is None else ()
+        full = (whole,) if chunks & (chunks - 1) else ()
         tried = [n for n in dict.fromkeys((*full, *reversed(counts))) if 0 < n <= most]
         for copies in tried[:SPREAD]:
             if self.over():

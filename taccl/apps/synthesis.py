@@ -52,6 +52,7 @@ from taccl.synth.search import (
 )
 from taccl.synth.steps_rounds import chunks_per_rank
 from taccl.synth.templates.classical import CLASSICAL
+from taccl.synth.templates.steps import GATHER_FAMILY
 from taccl.timing.deadline import Deadline, Either, TimeUp, forget, kept
 from taccl.timing.jit import seldom_collected
 from taccl.topology.graph import LogicalTopology, whole
@@ -566,8 +567,8 @@ def _rings_pay(request: Request, collective: Collective) -> bool:
     each ring has wires of its own.
     """
     large = request.size >= SEVERAL_RINGS[0] * RING_PIECE * collective.chunks_in_size
-    alone = request.logical.topology.num_servers == 1
-    return request.measured and large and alone and not _all_near(request)
+    can = request.measured and request.logical.topology.num_servers == 1
+    return can and large and collective.name in GATHER_FAMILY and not _all_near(request)
 
 
 def _least_bytes(target: Target, size: int, collective: Collective, count: int) -> int:

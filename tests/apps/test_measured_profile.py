@@ -178,14 +178,15 @@ def test_several_rings_come_first_where_each_has_wires_of_its_own(
         raise InputError(str(search.own_counts.get("ring")), fix=str(search.ranking[:1]))
 
     monkeypatch.setattr(synthesis, "portfolio", caught)
-    rings = ("\\(4, 3\\)", "mi250", 1, 64, True)
+    rings = ("\\(4, 3\\)", "mi250", "allreduce", 1, 64, True)
     others = [
-        ("None", "mi250", 1, 16, True), ("None", "mi250", 2, 64, True),
-        ("None", "dgx-h100", 1, 64, True), ("None", "mi250", 1, 64, False),
+        ("None", "mi250", "allreduce", 1, 16, True), ("None", "mi250", "allreduce", 2, 64, True),
+        ("None", "dgx-h100", "allreduce", 1, 64, True),
+        ("None", "mi250", "allreduce", 1, 64, False), ("None", "mi250", "alltoall", 1, 64, True),
     ]  # fmt: skip
-    for found, machine, nodes, megabytes, by_measured in (rings, *others):
+    for found, machine, collective, nodes, megabytes, by_measured in (rings, *others):
         request = Request(
-            load_network(machine, MachineOptions(nodes=nodes)), "allreduce", megabytes * 10**6,
+            load_network(machine, MachineOptions(nodes=nodes)), collective, megabytes * 10**6,
             target=Target(instances=None), measured=by_measured, time_limit=20.0,
         )  # fmt: skip
         with pytest.raises(InputError, match=found) as told:
