@@ -283,7 +283,7 @@ MECHANISMS = (
     ),
     Mechanism(
         "several rings before engines",
-        {"taccl.apps.synthesis._rings_pay": _none},
+        {"taccl.apps.synthesis.RING_PIECE": math.inf},
         ("mi250 allreduce --size 64MB --engine auto",),
         heavy=True,
     ),

@@ -355,7 +355,12 @@ def _search(request: Request, collective: Collective, scorer: Scorer, found: lis
     if request.engine == "auto":
         reserve = 0.0 if request.logical.name is None else FREE * request.time_limit
         opened = None if scorer.best is None else scorer.best.time
-        own = {"ring": SEVERAL_RINGS} if _rings_pay(request, collective) else {}
+        # It takes many threadblocks to fill wires that don't join all with all, which makespans
+        # don't tell, and each of several rings has wires of its own.
+        piece = request.size // (max(SEVERAL_RINGS) * collective.chunks_in_size)
+        pays = request.measured and piece >= RING_PIECE and collective.name in GATHER_FAMILY
+        alone = request.logical.topology.num_servers == 1
+        own = {"ring": SEVERAL_RINGS} if pays and alone and not _all_near(request) else {}
         ranking = (*own, *(name for name in ranking if name not in own))
         portfolio(Search(series, scorer.clock, found, reserve, ranking, own, opened))
         return
@@ -558,17 +563,6 @@ def _pieces_pay(request: Request, collective: Collective) -> bool:
     if not (request.measured and passes_on and large and ranks <= FEW_RANKS):
         return False
     return _all_near(request)
-
-
-def _rings_pay(request: Request, collective: Collective) -> bool:
-    """Tell whether several rings are likely to win by measured costs, which makespans don't tell.
-
-    It takes many threadblocks to fill the wires of ranks that are not all next to one another, and
-    each ring has wires of its own.
-    """
-    large = request.size >= SEVERAL_RINGS[0] * RING_PIECE * collective.chunks_in_size
-    can = request.measured and request.logical.topology.num_servers == 1
-    return can and large and collective.name in GATHER_FAMILY and not _all_near(request)
 
 
 def _least_bytes(target: Target, size: int, collective: Collective, count: int) -> int:
