@@ -154,8 +154,8 @@ def test_a_ring_whose_steps_pass_on_slices_takes_half_of_what_its_schedule_does(
 
 
 def test_instances_of_several_rings_take_all_threadblocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Wires let four rings through a server of MI250, whose threadblocks move 4 GB/s each: eight
-    # instances of them take all 64 of a rank, once each has some only where it has much to send.
+    # Each of four rings has wires of its own in an MI250, whose threadblocks move 4 GB/s:
+    # eight instances take all 64 of a rank, once each link has as many as it has to send.
     logical, size = load_network("mi250"), 64 * 10**6
     collective, target = build_collective("allreduce", 16, 4), Target(instances=None, measured=True)
     topology = charged(logical, collective, size, ("Simple",)).topology
