@@ -69,6 +69,9 @@ MORE = (
     "dgx1v allreduce --size 64MB --chunks 6 --engine ring",
     "mi250 allreduce --size 64MB --chunks 4 --engine ring --profile measured",
     "mi250 allreduce --size 64MB --engine auto --profile measured",
+    "mi250 allgather --nodes 2 --size 64MB --chunks 8 --engine ring --profile measured",
+    "mi250 reducescatter --nodes 2 --size 64MB --chunks 8 --engine ring --profile measured",
+    "mi250 allreduce --nodes 2 --size 1GB --chunks 2 --engine hierarchical --profile measured",
 )
 """Cells besides those of ``frozen``, for what none of these uses."""
 
@@ -144,6 +147,11 @@ def _second(_first: object, second: object, *_: object, **__: object) -> object:
     return second
 
 
+def _first(first: object, *_: object, **__: object) -> object:
+    """Return the first argument as it is."""
+    return first
+
+
 def _makespan(schedule: Schedule, *_: object, **__: object) -> Time:
     """Return the makespan of a schedule."""
     return schedule.makespan
@@ -191,6 +199,7 @@ def _one(old: Sequence[object] | Mapping[str, object]) -> object:
 GUIDED, FLOW = "taccl.synth.guided.engine.", "taccl.synth.flow.engine."
 STAGED = "taccl.synth.staged."
 PROGRAMS = "taccl.apps.programs."
+MEASURED_RINGS = ("engine ring --profile measured", "engine hierarchical --profile measured")
 IN_GUIDED, IN_FLOW = ("--engine guided",), ("--engine flow",)
 SUMS = ("allreduce --nodes 2 --engine guided", "fat-tree allreduce", "torus2d:4x4 allreduce")
 FABRICS = ("leaf-spine alltoall", "leaf-spine:3x4", "dragonfly all", "fat-tree all")
@@ -238,7 +247,21 @@ MECHANISMS = (
         "trees of a packing", {FLOW + "MOST_PAIRS": -1}, ("--chunks 8 --engine auto",), heavy=True
     ),
     Mechanism("trees by maximum flows", {"taccl.prices.trees.WORK": math.inf}, IN_FLOW),
-    Mechanism("several rings", {"taccl.synth.templates.rings._disjoint": _empty}, ("engine ring",)),
+    Mechanism(
+        "several rings",
+        {"taccl.synth.templates.rings._disjoint_ways": _empty},
+        ("engine ring", "--chunks 2 --engine hierarchical"),
+    ),
+    Mechanism(
+        "connections of a ring's own",
+        {"taccl.lowering.blocks._turns_by_series": _none},
+        MEASURED_RINGS,
+    ),
+    Mechanism(
+        "sums where they arrive",
+        {"taccl.lowering.lower.sum_where_received": _first},
+        MEASURED_RINGS,
+    ),
     Mechanism("stretches of links", {PROGRAMS + "STRETCHES": ()}, ("1GB --engine flow",)),
     Mechanism("flows without symmetry", {FLOW + "MAX_ARCS": -1}, IN_FLOW),
     Mechanism("routing by a model", {STAGED + "route": _empty}, IN_STAGED),

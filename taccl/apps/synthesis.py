@@ -6,13 +6,14 @@ competes; what that costs is found by a short search without it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import permutations
 from statistics import median
+from types import MappingProxyType
 
 import numpy as np
 
@@ -52,7 +53,6 @@ from taccl.synth.search import (
 )
 from taccl.synth.steps_rounds import chunks_per_rank
 from taccl.synth.templates.classical import CLASSICAL
-from taccl.synth.templates.steps import GATHER_FAMILY
 from taccl.timing.deadline import Deadline, Either, TimeUp, forget, kept
 from taccl.timing.jit import seldom_collected
 from taccl.topology.graph import LogicalTopology, whole
@@ -98,10 +98,18 @@ PIECES_FIRST = (4, 8, 2, 1)
 PIECE = 1024
 """Bytes of such a chunk, at least."""
 
-SEVERAL_RINGS = (4, 3)
-"""Chunks of a rank where several rings pay, each of which takes one of them."""
+SEVERAL_RINGS: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = MappingProxyType({
+    "allgather": (("ring", (4, 3)), ("ring", (8,))),
+    "reducescatter": (("ring", (4, 3)), ("", ())),
+    "allreduce": (("ring", (4, 3)), ("hierarchical", (2,))),
+})  # fmt: skip
+"""What takes several rings where they pay, and chunks of a rank: on one server, and on more.
 
-RING_PIECE = 1 << 18
+Rings take equal shares of the chunks, through all ranks or (hierarchical) through a server's. A
+ReduceScatter round eight rings of 32 ranks takes longer to lower than a short search has.
+"""
+
+RING_PIECE = 240_000
 """Bytes of such a chunk, at least."""
 
 FEW_RANKS = 16
@@ -357,10 +365,11 @@ def _search(request: Request, collective: Collective, scorer: Scorer, found: lis
         opened = None if scorer.best is None else scorer.best.time
         # It takes many threadblocks to fill wires that don't join all with all, which makespans
         # don't tell, and each of several rings has wires of its own.
-        piece = request.size // (max(SEVERAL_RINGS) * collective.chunks_in_size)
-        pays = request.measured and piece >= RING_PIECE and collective.name in GATHER_FAMILY
-        alone = request.logical.topology.num_servers == 1
-        own = {"ring": SEVERAL_RINGS} if pays and alone and not _all_near(request) else {}
+        across = request.logical.topology.num_servers > 1
+        name, counts = SEVERAL_RINGS.get(collective.name, (("", ()),) * 2)[across]
+        piece = request.size // (max(counts, default=1) * collective.chunks_in_size)
+        pays = request.measured and counts and piece >= RING_PIECE
+        own = {name: counts} if pays and not _all_near(request) else {}
         ranking = (*own, *(name for name in ranking if name not in own))
         portfolio(Search(series, scorer.clock, found, reserve, ranking, own, opened))
         return

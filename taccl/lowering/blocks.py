@@ -25,6 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,20 +233,27 @@ def pair_ends(
     return pairs
 
 
+class Cuts(NamedTuple):
+    """How messages of a link are shared out among connections.
+
+    `parts` are those that each stretch of its time is cut into, and `ways` are the connections that
+    take its messages in turn, where there is more than one. `stretches` has for each message the
+    stretch that it is in (all are in one if there are none), and `series` a number.
+    """
+
+    parts: Mapping[Lane, int]
+    ways: Mapping[Lane, int]
+    stretches: Mapping[int, int]
+    series: Sequence[int]
+
+
 def number_connections(
-    moves: Sequence[Move],
-    lanes: Sequence[Lane],
-    topology: Topology,
-    parts: Mapping[Lane, int],
-    ways: Mapping[Lane, int],
-    stretches: Mapping[int, int],
+    moves: Sequence[Move], lanes: Sequence[Lane], topology: Topology, cuts: Cuts
 ) -> dict[int, int]:
     """Return the number of the connection that every message takes.
 
-    `moves` are in one legal order, and `lanes` has the link of every message, whose links belong to
-    `topology`. `stretches` has for each message the stretch of time of its link that it is in; all
-    are in one if there are none. Each is cut into `parts`, and `ways` are the connections that take
-    its messages in turn, where there is more than one.
+    `moves` are in one legal order, `lanes` has the link of every message, whose links belong to
+    `topology`, and `cuts` tell how they are shared out.
     """
     queues: dict[Lane, list[int]] = defaultdict(list)
     for move in moves:
@@ -254,14 +262,36 @@ def number_connections(
     connection = {}
     for lane, queue in queues.items():
         width = len(topology.links_between(lane.src, lane.dst))
-        share = -(-len(queue) // parts.get(lane, 1))
-        turns, before = ways.get(lane, 1), 0
-        for _, stretch in groupby(queue, lambda message: stretches.get(message, 0)):
-            for place, message in enumerate(stretch):
-                part = (before + place // share) * turns + place % turns
+        share = -(-len(queue) // cuts.parts.get(lane, 1))
+        turns, before = cuts.ways.get(lane, 1), 0
+        series = [cuts.series[message] for message in queue] if turns > 1 else []
+        turn = _turns_by_series(series, turns)
+        for _, stretch in groupby(enumerate(queue), lambda one: cuts.stretches.get(one[1], 0)):
+            for place, (number, message) in enumerate(stretch):
+                way = place % turns if turn is None else turn[number]
+                part = (before + place // share) * turns + way
                 connection[message] = part * width + lane.number
             before += place // share + 1
     return connection
+
+
+def _turns_by_series(series: Sequence[int], turns: int) -> list[int] | None:
+    """Return whose turn each message of a link is, so that its series has connections of its own.
+
+    So has each of several rings through the link. None: the `series` can't share them evenly.
+    """
+    count = Counter(series)
+    width = len(count)
+    if width < 2 or len(set(count.values())) > 1 or len(series) == width:
+        return None
+    if width % turns and turns % width:
+        return None
+    place, met = {one: at for at, one in enumerate(sorted(count))}, Counter[int]()
+    found = []
+    for one in series:
+        found.append((place[one] + width * met[one]) % turns)
+        met[one] += 1
+    return found
 
 
 def stretches_of(

@@ -27,7 +27,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from taccl.errors import LoweringError
 from taccl.lowering.blocks import (
     Block,
     Clocks,
+    Cuts,
     End,
     assign_blocks,
     assign_channels,
@@ -143,12 +144,73 @@ def _touched(other: Ints, side: Ints) -> tuple[Ints, Ints, Flags]:
 def fuse_sums(draft: Draft) -> Draft:
     """Return the draft with values that are added as they arrive."""
     moves: list[Move | None] = list(draft.moves)
+    for received, added, copied in _sums(draft, _Accesses(draft)):
+        second, source = draft.moves[added], draft.moves[added].dst
+        for place in copied:
+            source, moves[place] = draft.moves[place].src, None
+        moves[received] = None
+        moves[added] = Move(
+            second.rank, Op.RECV_REDUCE_COPY, source, second.dst, second.chunks, second.message
+        )
+    return replace(draft, moves=[move for move in moves if move is not None])
+
+
+def sum_where_received(draft: Draft) -> Draft:
+    """Return the draft with own values added to what is received, where that is only passed on.
+
+    Else they are copied to where the sum is kept, and what is received is added there: a step more.
+    What is kept until the end, or read in other pieces, is left as it is.
+    """
+    moves: list[Move | None] = list(draft.moves)
     accesses = _Accesses(draft)
+    for received, added, copied in _sums(draft, accesses):
+        if not copied:
+            continue
+        first, second, (copy,) = draft.moves[received], draft.moves[added], copied
+        readers = _passed_on(draft, accesses, added)
+        if readers is None:
+            continue
+        moves[copy] = None
+        moves[added] = second._replace(src=draft.moves[copy].src, dst=first.dst)
+        for place in readers:
+            reader = draft.moves[place]
+            moves[place] = (
+                reader._replace(src=first.dst)
+                if reader.op is Op.SEND
+                else reader._replace(dst=first.dst)
+            )
+    return replace(draft, moves=[move for move in moves if move is not None])
+
+
+def _passed_on(draft: Draft, accesses: _Accesses, added: int) -> list[int] | None:
+    """Return the positions of what sends a sum as a whole, or adds to it; None: it is kept."""
+    sum_ = draft.moves[added]
+    series = []
+    for part in accesses.target(added, since=added):
+        before = list(takewhile(lambda access: access[1], part))
+        if len(before) == len(part) and (sum_.dst is None or sum_.dst.buffer is not Buffer.SCRATCH):
+            return None
+        series.append([place for place, *_ in before])
+    if any(one != series[0] for one in series):
+        return None
+    for place in series[0]:
+        move = draft.moves[place]
+        whole = (move.src if move.op is Op.SEND else move.dst) == sum_.dst
+        if move.op not in (Op.SEND, Op.REDUCE) or not whole or move.chunks != sum_.chunks:
+            return None
+    return series[0]
+
+
+def _sums(draft: Draft, accesses: _Accesses) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield the positions of a receive, of what adds it, and of what copies the own value before.
+
+    What is received is one move, and all of it is added; where the sum has begun nothing is copied.
+    """
     of: dict[int, list[int]] = defaultdict(list)
     for place, move in enumerate(draft.moves):
         if move.message is not None and move.rank == draft.messages[move.message].dst:
             of[move.message].append(place)
-    for number, places in of.items():
+    for places in of.values():
         *before, received, added = places if len(places) > 1 else (-1, -1)
         if received < 0:
             continue
@@ -156,17 +218,14 @@ def fuse_sums(draft: Draft) -> Draft:
         whole = first.dst == second.src and first.chunks == second.chunks
         if first.op is not Op.RECV or second.op is not Op.REDUCE or not whole:
             continue
-        source = second.dst
-        for place in before:
-            copy = draft.moves[place]
-            same = copy.op is Op.COPY and (copy.dst, copy.chunks) == (second.dst, second.chunks)
-            if same and not accesses.between(place, added):
-                source, moves[place] = copy.src, None
-        moves[received] = None
-        moves[added] = Move(
-            second.rank, Op.RECV_REDUCE_COPY, source, second.dst, second.chunks, number
+        copies = (
+            place
+            for place in before
+            if draft.moves[place].op is Op.COPY
+            and (draft.moves[place].dst, draft.moves[place].chunks) == (second.dst, second.chunks)
+            and not accesses.between(place, added)
         )
-    return replace(draft, moves=[move for move in moves if move is not None])
+        yield received, added, list(copies)
 
 
 def fuse_sends(
@@ -438,7 +497,10 @@ def finish(draft: Draft, options: LowerOptions) -> Lowered:
     )  # fmt: skip
     key = str(alike), tuple(options.held.items())  # a mapping has no hash
     if key not in draft.fitted:
-        summed = fuse_sums(draft) if Op.RECV_REDUCE_COPY in options.fused else draft
+        sums = fuse_sums if Op.RECV_REDUCE_COPY in options.fused else sum_where_received
+        if sums not in draft.fitted:
+            draft.fitted[sums] = sums(draft)
+        summed = draft.fitted[sums]
         made, blocks, waits, clocks = _fit_blocks(summed, options)
         moves, scratch = share_scratch(made.moves, clocks, made.scratch)
         draft.fitted[key] = moves, scratch, blocks, write_steps(moves, blocks, waits)
@@ -463,8 +525,11 @@ def _fit_blocks(
     parts: dict[Lane, int] = {}
     longest = options.stretch
     stretches = {} if longest is None else stretches_of(draft.messages, lanes, longest)
+    k = draft.schedule.collective.chunks_per_rank
+    series = [message.chunks[0] % k for message in draft.messages]
     while True:
-        connection = number_connections(draft.moves, lanes, topology, parts, ways, stretches)
+        cuts = Cuts(parts, ways, stretches, series)
+        connection = number_connections(draft.moves, lanes, topology, cuts)
         made, joins = fuse_sends(draft, connection, options.fused) if options.fused else (draft, {})
         if options.paired:
             joins |= pair_ends(lanes, connection, joins)

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import LoweringError
-from taccl.lowering.blocks import SUMS, stretches_of, sums_by, ways_by_load
+from taccl.lowering.blocks import (
+    SUMS,
+    Cuts,
+    number_connections,
+    stretches_of,
+    sums_by,
+    ways_by_load,
+)
 from taccl.lowering.draft import Lane, Message, Move
 from taccl.lowering.lower import LowerOptions, lower, modes_served
 from taccl.model.problem import Options, problem_of
@@ -154,6 +161,20 @@ def test_a_sum_starts_as_a_copy_while_the_message_is_awaited() -> None:
         [Op.SEND],
         [Op.COPY, Op.RECV, Op.REDUCE],
     ]
+
+
+def test_a_sum_that_is_only_passed_on_takes_no_copy() -> None:
+    # Of four chunks rank 0 sends its own value of one, adds its own to two that pass by where they
+    # arrive, and keeps the fourth in its output.
+    program = make(ring_schedule("reducescatter", 4))
+    (received,) = (block for block in ops(program, 0) if Op.RECV in block)
+    assert Counter(received) == {Op.RECV: 3, Op.REDUCE: 3, Op.COPY: 1}
+    sums = [step for step in program.gpus[0].threadblocks[0].steps if step.op is Op.REDUCE]
+    assert [(step.src.buffer, step.dst.buffer) for step in sums if step.src and step.dst] == [
+        (Buffer.INPUT, Buffer.SCRATCH), (Buffer.INPUT, Buffer.SCRATCH),
+        (Buffer.SCRATCH, Buffer.OUTPUT),
+    ]  # fmt: skip
+    assert judge(program, "portable") == []
 
 
 def test_neighbouring_chunks_of_a_batch_are_one_step() -> None:
@@ -416,6 +437,22 @@ def test_who_adds_does_not_change_what_a_program_computes(how: str) -> None:
         if schedule.collective.reduces:
             program = lower(schedule, LowerOptions(name, sums=how))
             assert judge(program, "portable", None) == [], name
+
+
+def test_each_of_several_rings_keeps_connections_of_its_own() -> None:
+    def ways(series: list[int], turns: int) -> list[int]:
+        lane = Lane(0, 1, 0)
+        moves = [Move(0, Op.SEND, Slot(Buffer.INPUT, 0), None, 1, n) for n in range(len(series))]
+        cuts = Cuts({}, {lane: turns}, {}, series)
+        found = number_connections(moves, [lane] * len(series), mesh(2), cuts)
+        return [found[number] for number in range(len(series))]
+
+    assert ways([5, 3, 3, 5, 5, 3], 2) == [1, 0, 0, 1, 1, 0]
+    # With twice as many, the messages of each take its two in turn.
+    assert ways([5, 3, 3, 5], 4) == [1, 0, 2, 3]
+    # What can't be shared evenly goes in turn, as do messages of one series, or of one each.
+    for series, turns in (([5, 3, 3, 3], 2), ([5, 3, 5, 3, 5, 3], 3), ([5] * 4, 2), ([2, 1, 0], 3)):
+        assert ways(series, turns) == [number % turns for number in range(len(series))]
 
 
 def test_threadblocks_that_are_left_over_go_to_the_busiest_links() -> None:

@@ -1,7 +1,7 @@
 """Scratch is used again where lives can't overlap, and only there."""
 
 from taccl.collectives import build_collective
-from taccl.lowering.blocks import assign_blocks, number_connections
+from taccl.lowering.blocks import Cuts, assign_blocks, number_connections
 from taccl.lowering.dependencies import find_dependences
 from taccl.lowering.draft import Draft, make_draft
 from taccl.lowering.scratch import share_scratch
@@ -26,7 +26,8 @@ SMALL = small_schedules()
 def shared(schedule: Schedule) -> tuple[Draft, list[int]]:
     """Return a draft and its scratch after sharing, without fused steps."""
     draft = make_draft(schedule, in_place=False, out_of_place=True)
-    connection = number_connections(draft.moves, draft.lanes, draft.schedule.topology, {}, {}, {})
+    cuts = Cuts({}, {}, {}, [0] * len(draft.messages))
+    connection = number_connections(draft.moves, draft.lanes, draft.schedule.topology, cuts)
     blocks = assign_blocks(draft.moves, draft.lanes, draft.schedule.topology, connection, {})
     _, clocks = find_dependences(draft, blocks, "ports")
     _, sizes = share_scratch(draft.moves, clocks, draft.scratch)

@@ -214,6 +214,27 @@ def test_a_ring_visits_server_after_server() -> None:
     assert sorted(order[:16]) == list(range(16))
 
 
+def test_several_rings_inside_a_server_share_its_wires() -> None:
+    # Four chunks end at each of the 16 places of two MI250: a ring each, whose sums take the wires
+    # that it takes afterwards. A wire has a lane for each 50 GB/s.
+    problem = problem_of(load_topology("mi250", nodes=2), "allreduce", chunks=2)
+    problem = replace(problem, chunk_size=Fraction(10**6))
+    schedule = min(
+        classical_schedules(problem, "hierarchical", batch=True), key=lambda s: s.makespan
+    )
+    topology, sends = schedule.topology, {True: Counter[int](), False: Counter[int]()}
+    for link, adds in zip(schedule.link.tolist(), schedule.reduce.tolist(), strict=True):
+        src, dst = int(topology.links.src[link]), int(topology.links.dst[link])
+        if topology.server_of[src] == topology.server_of[dst]:
+            sends[adds][link] += 1
+    assert sends[True] == sends[False]
+    assert sum(sends[False].values()) == 4 * 15 * 32
+    for link, count in sends[False].items():
+        beta = topology.links.max_beta(link)
+        assert beta is not None
+        assert count <= 15 * (20 / beta)
+
+
 def test_all_pairs_needs_a_link_for_every_pair() -> None:
     problem = problem_of(load_topology("ring:4"), "alltoall")
     with pytest.raises(NoScheduleError, match="all-pairs does not exist for alltoall"):

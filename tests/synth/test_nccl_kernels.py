@@ -75,6 +75,16 @@ def test_rings_of_a_full_mesh_use_each_wire_once() -> None:
     assert sum(abs(a - b) == 8 for a, b in ways) == 16
 
 
+def test_rings_over_two_servers_enter_and_leave_each_by_a_nic_of_its_own() -> None:
+    # Six ways fit into the wires of an MI250 at once; more begin and end where none does yet.
+    orders = channel_orders(load_topology("mi250", nodes=2), 16)
+    across = Counter(
+        pair for order in orders for pair in around(order) if abs(pair[0] - pair[1]) == 16
+    )
+    assert {src for src, _ in across} == {dst for _, dst in across} == set(range(32))
+    assert set(across.values()) == {1}
+
+
 def test_channels_of_trees_are_even_over_network_cards() -> None:
     topology = load_topology("dgx-h100", nodes=3)
     across = Counter(

@@ -113,7 +113,13 @@ from taccl.synth.templates.grid_programs import (
     two_step,
 )
 from taccl.synth.templates.in_network import IN_NETWORK
-from taccl.synth.templates.rings import double_ring, helper_servers, parameter_server, ring
+from taccl.synth.templates.rings import (
+    double_ring,
+    helper_servers,
+    parameter_server,
+    ring,
+    rings_inside,
+)
 from taccl.synth.templates.steps import GATHER_FAMILY, Step, best_links, in_runs, ranks_by_server
 from taccl.synth.templates.trees import (
     binomial,
@@ -183,7 +189,7 @@ class Template(NamedTuple):
 
 def _hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     """Yield the ways over rails; with a root, a tree over its rail and a tree in every server."""
-    yield from hierarchical(problem)
+    yield from hierarchical(problem, rings_inside)
     has_root = problem.collective.name not in (*GATHER_FAMILY, "alltoall")
     by_server = ranks_by_server(problem)
     if has_root and by_server and server_grid(problem) is not None:

@@ -50,6 +50,7 @@ from taccl.synth.templates.steps import (
     GATHER_FAMILY,
     ROUND_BARRIER,
     Links,
+    Order,
     Step,
     best_links,
     bits,
@@ -60,7 +61,6 @@ from taccl.synth.templates.steps import (
     passed,
     ranks_by_server,
     shards,
-    tour,
 )
 from taccl.topology.graph import EdgeId, LinkId, Rank
 from taccl.units import Time
@@ -631,7 +631,11 @@ def server_grid(problem: Problem) -> tuple[tuple[Rank, ...], Digit, Digit] | Non
     return order, Digit(1, width), Digit(width, len(by_server))
 
 
-def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
+Inside = Callable[[Problem, Sequence[Sequence[Rank]], int], list[list[list[Order]]]]
+"""Ways to go round every server of a problem, given its ranks and the most rings of one."""
+
+
+def hierarchical(problem: Problem, rings_inside: Inside) -> Iterator[Iterator[Step]]:
     """Gather along every rail, then what each rail has inside every server.
 
     A rail has the ranks of one place in every server. Inside, ranks send to all others where they
@@ -654,8 +658,16 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
     ]
     several = [some for some in written(inside.radix) if len(some) > 1]
     several = several if len(order) & (len(order) - 1) else []
+    k, round_rings = 0, list[list[Step]]()
     if not all(pair in links for ranks in by_server for pair in permutations(ranks, 2)):
-        ways[0] = _round_rings(problem, by_server, gathered(problem, _exchanges(order, across)))
+        crossed, k = (
+            gathered(problem, _exchanges(order, across)),
+            problem.collective.chunks_per_rank,
+        )
+        del ways[0]
+        round_rings = [
+            _round_rings(problem, rings, crossed) for rings in rings_inside(problem, by_server, k)
+        ]
     else:
         ways += [gathered(problem, _exchanges(order, across, *some)) for some in several]
     summed = list[list[Step]]()
@@ -665,7 +677,12 @@ def hierarchical(problem: Problem) -> Iterator[Iterator[Step]]:
             halves = [Turn("halve", digit) for digit in reversed(some)]
             turns = (*halves, *sums, *(Turn("exchange", digit) for digit in some))
             summed.append(steps_of(problem, GridProgram(order, turns, sums=True)))
-    composed = (list(compose_allreduce(problem, gather)) for gather in ways)
+        middle = GridProgram(order, tuple(sums), sums=True)
+        summed += [
+            _summed_round_rings(problem, rings, middle)
+            for rings in (rings_inside(problem, by_server, k * across.radix) if k else ())
+        ]
+    composed = [*round_rings, *(list(compose_allreduce(problem, gather)) for gather in ways)]
     for steps in chain(summed, composed) if across.radix == 2 else chain(composed, summed):
         if steps and linked(links, steps):
             yield iter(steps)
@@ -734,17 +751,65 @@ def staggered(low: Digit, others: Sequence[Digit]) -> tuple[Turn, ...]:
 
 
 def _round_rings(
-    problem: Problem, by_server: Sequence[Sequence[Rank]], crossed: list[Step]
+    problem: Problem, rings: Sequence[Sequence[Order]], crossed: list[Step]
 ) -> list[Step]:
-    """Return an AllGather that passes what has crossed round a ring in every server; or nothing."""
-    rings = [tour(problem, ranks[0], within=ranks) for ranks in by_server]
-    held = blocks(problem)
+    """Return steps of a GATHER_FAMILY that pass what has `crossed` round the rings of every server.
+
+    A server has as many `rings` as every other, and each takes its share of every rank's chunks.
+    """
+    shares = [shards(own, len(rings[0])) for own in blocks(problem)]
+    ring_of = {c: ring for own in shares for ring, share in enumerate(own) for c in share}
+    held = [[list(share) for share in own] for own in shares]
     for chunks, _, rank, _ in crossed:
-        held[rank] += chunks
-    inside = [list(passed(ring, held, len(ring) - 1)) for ring in rings if ring is not None]
-    if len(inside) < len(by_server):
-        return []
-    return crossed + [step for steps in zip(*inside, strict=True) for step in steps]
+        for chunk in chunks:
+            held[rank][ring_of[chunk]].append(chunk)
+    gather, against = (
+        crossed + list(chain.from_iterable(_hops(rings, held, turned=turned)))
+        for turned in (False, True)
+    )
+    return list(compose_allreduce(problem, gather, against))
+
+
+def _hops(
+    rings: Sequence[Sequence[Order]],
+    held: Sequence[Sequence[Sequence[int]]],
+    *,
+    turned: bool = False,
+) -> Iterator[list[Step]]:
+    """Yield the steps of each hop of chunks round the rings of every server.
+
+    ``held[rank][number]`` are those that a rank begins with on the ring of a number. With `turned`
+    they go the other way round: played backwards, they take the wires that the rings take.
+    """
+    size, way = len(rings[0][0]), -1 if turned else 1
+    ways = [
+        passed(ring[::way], [tuple(own[number]) for own in held], size - 1)
+        for number, alike in enumerate(zip(*rings, strict=True)) for ring in alike
+    ]  # fmt: skip
+    for _ in range(size - 1):
+        rows = [[next(way) for way in ways] for _ in range(size)]
+        yield [step for row in rows for step in row if step[0]]
+
+
+def _summed_round_rings(
+    problem: Problem, rings: Sequence[Sequence[Order]], across: GridProgram
+) -> list[Step]:
+    """Return an AllReduce that sums round the rings of every server, then across, and goes back.
+
+    A server has as many `rings` as every other, and each takes its share of the chunks whose sum
+    ends at a place in its server; `across` sums them with those of the other servers.
+    """
+    size = len(rings[0][0])
+    held = shards(range(problem.collective.num_chunks), size)
+    at = {rank: number % size for number, rank in enumerate(across.order)}
+    shares = [shards(held[at[rank]], len(rings[0])) for rank in sorted(at)]
+    sums = [
+        [(chunks, dst, src, True) for chunks, src, dst, _ in hop]
+        for hop in reversed(list(_hops(rings, shares, turned=True)))
+    ]
+    steps = [step for hop in sums for step in (*hop, ROUND_BARRIER)]
+    steps += _held(problem, across, {rank: held[place] for rank, place in at.items()})
+    return steps + [step for hop in _hops(rings, shares) for step in (*hop, ROUND_BARRIER)]
 
 
 def two_step(problem: Problem) -> Iterator[GridProgram]:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from itertools import chain, pairwise, permutations, zip_longest
+from itertools import pairwise, permutations, zip_longest
 
 from taccl.collectives import alone
 from taccl.errors import LoweringError
@@ -89,12 +89,12 @@ def channel_orders(topology: Topology, channels: int) -> tuple[tuple[Rank, ...],
     Raises LoweringError when the wires of a server let no ring through it.
     """
     servers, size = topology.servers, len(topology.servers[0])
-    table = topology.links
-    ids = [table.edges_of(link) for pair in permutations(servers[0], 2)
-           for link in topology.links_between(*pair)]  # fmt: skip
     # Through a switch all ways are alike, as long as each GPU has every place of them.
-    wired = len(set(chain.from_iterable(ids))) == sum(map(len, ids))
-    ways = _wired(topology, channels) if wired else _through_switch(size, closed=len(servers) == 1)
+    lanes = _lanes(topology)
+    if lanes is None:
+        ways = _through_switch(size, closed=len(servers) == 1)
+    else:
+        ways = _wired(topology, lanes, channels)
     found = []
     for channel in range(channels):
         way = ways[channel % len(ways)]
@@ -117,38 +117,96 @@ def _through_switch(size: int, *, closed: bool) -> list[list[int]]:
     return ways
 
 
-def _wired(topology: Topology, channels: int) -> list[list[int]]:
-    """Return ways through a server of which all together use each lane of its wires at most once.
+def _wired(topology: Topology, lanes: dict[tuple[int, int], int], channels: int) -> list[list[int]]:
+    """Return ways through a server, which use each lane of its wires as seldom as they can.
 
-    Rings of one server, else paths from a NIC to another; as many as there can be, and are asked
-    for. A wire has as many lanes as its bandwidth is of the least. A circuit constraint each
-    (CP-SAT).
+    Rings of one server, else paths from a NIC to another. They come in sets, of which each uses a
+    lane once at most; with several servers, as long as more are asked for, another set begins and
+    ends where none does yet. A wire has as many lanes as its bandwidth is of the least.
+    """
+    size = len(topology.servers[0])
+    if topology.num_servers == 1:
+        ways = _disjoint_ways(lanes, size, min(channels, size), None)
+    else:
+        free = (set(range(size)), set(range(size)))
+        ways = []
+        while more := _disjoint_ways(lanes, size, min(channels - len(ways), len(free[0])), free):
+            ways += more
+            for way in more:
+                free[0].remove(way[0])
+                free[1].remove(way[-1])
+    if not ways:
+        raise LoweringError(
+            f"no ring of NCCL goes through a server of {topology.name}: its wires let none",
+            fix="compare with another algorithm",
+        )
+    return ways
+
+
+def _lanes(topology: Topology) -> dict[tuple[int, int], int] | None:
+    """Return the lanes of every wire of the first server, by the places of its ends.
+
+    None where links inside it share switches.
+    """
+    betas: dict[tuple[int, int], Fraction] = {}
+    ids: list[int] = []
+    ranks = topology.servers[0]
+    for one, other in permutations(range(len(ranks)), 2):
+        for link in topology.links_between(ranks[one], ranks[other]):
+            own = topology.links.edges_of(link)
+            ids += own
+            betas[one, other] = max(topology.edges[e].beta or Fraction(0) for e in own)
+    if len(set(ids)) < len(ids):
+        return None
+    return {pair: int(max(betas.values()) // beta) for pair, beta in betas.items()}
+
+
+def rings_inside(
+    problem: Problem, by_server: Sequence[Sequence[Rank]], most: int
+) -> list[list[list[Order]]]:
+    """Return ways to go round every server: the fastest ring each, and several that are disjoint.
+
+    Of these there are as many as lanes of wires allow, `most` at most, as a lane is in one of them;
+    none where a server has switches. What is missing is left out.
+    """
+    topology, links = problem.topology, best_links(problem)
+    fastest = [tour(problem, ranks[0], within=ranks) for ranks in by_server]
+    ways = [[[ring] for ring in fastest if ring is not None]]
+    size = len(by_server[0])
+    lanes = _lanes(topology) if most > 1 and 2 < size <= MAX_WIRED else None
+    if lanes is not None:
+        places = _disjoint_ways(lanes, size, min(most, size), None)
+        places = places[: next(n for n in range(len(places), -1, -1) if n == 0 or most % n == 0)]
+        several = [[tuple(ranks[at] for at in way) for way in places] for ranks in by_server]
+        if len(places) > 1 and all(
+            pair in links for rings in several for ring in rings for pair in _around(ring)
+        ):
+            ways.append(several)
+    return [way for way in ways if len(way) == len(by_server)]
+
+
+def _disjoint_ways(
+    lanes: dict[tuple[int, int], int], size: int, most: int, ends: tuple[set[int], set[int]] | None
+) -> list[list[int]]:
+    """Return as many ways through all GPUs of a server as its lanes let be at once, or `most`.
+
+    They are paths which begin at different GPUs of the first set of `ends` and stop at different
+    ones of the second, or rings without them. A circuit constraint each (CP-SAT).
     """
     from ortools.sat.python import cp_model
 
-    ranks = topology.servers[0]
-    betas: dict[tuple[int, int], Fraction] = {}
-    for one, other in permutations(range(len(ranks)), 2):
-        for link in topology.links_between(ranks[one], ranks[other]):
-            slowest = max(
-                topology.edges[e].beta or Fraction(0) for e in topology.links.edges_of(link)
-            )
-            betas[one, other] = slowest
-    lanes = {pair: int(max(betas.values()) // beta) for pair, beta in betas.items()}
-    size, several = len(ranks), topology.num_servers > 1
     degrees = [sum(n for (one, _), n in lanes.items() if one == rank) for rank in range(size)]
-    most = min(channels, size)
     # A ring leaves every GPU by a lane; a path ends at one.
-    while sum(max(0, most - degree) for degree in degrees) > (most if several else 0):
+    while sum(max(0, most - degree) for degree in degrees) > (most if ends else 0):
         most -= 1
     for count in range(most, 0, -1):
         model = cp_model.CpModel()
         arcs = [{pair: model.new_bool_var("") for pair in lanes} for _ in range(count)]
-        if several:
+        if ends is not None:
+            outside = [*((size, one) for one in sorted(ends[0])),
+                       *((one, size) for one in sorted(ends[1]))]  # fmt: skip
             for way in arcs:
-                for rank in range(size):
-                    way[rank, size] = model.new_bool_var("")
-                    way[size, rank] = model.new_bool_var("")
+                way.update({pair: model.new_bool_var("") for pair in outside})
         for way in arcs:
             model.add_circuit([(*pair, chosen) for pair, chosen in way.items()])
         for pair in arcs[0]:
@@ -161,15 +219,12 @@ def _wired(topology: Topology, channels: int) -> list[list[int]]:
             ways = []
             for way in arcs:
                 after = {one: other for (one, other), chosen in way.items() if solver.value(chosen)}
-                found = [size if several else 0]
+                found = [size if ends else 0]
                 while len(found) < len(after):
                     found.append(after[found[-1]])
                 ways.append([place for place in found if place < size])
             return ways
-    raise LoweringError(
-        f"no ring of NCCL goes through a server of {topology.name}: its wires let none",
-        fix="compare with another algorithm",
-    )
+    return []
 
 
 def _around(order: Order) -> Iterator[tuple[Rank, Rank]]:
@@ -215,7 +270,7 @@ def ring(problem: Problem) -> Iterator[Iterator[Step]]:
         own = blocks(problem)
         orders = [(order,) for order in ring_orders(problem)]
         several = _disjoint(problem) if problem.collective.chunks_per_rank > 1 else ()
-        for rings in (*orders, *((several,) if len(several) > 1 else ())):
+        for rings in (*((several,) if len(several) > 1 else ()), *orders):
             parts = list(zip(*(shards(chunks, len(rings)) for chunks in own), strict=True))
             backs = [(order[0], *order[:0:-1]) for order in rings]
             gather, spread = (
