@@ -424,7 +424,10 @@ def cheapest_tree(net: Net, cost: IntArray) -> IntArray:
 
 
 def tree_prices(net: Net) -> Floats | None:
-    """Return a price for a unit on every edge of the topology; None when it would take too long."""
+    """Return a price for a unit on every edge of the topology.
+
+    None when it would take too long, or a tree of links without a bandwidth joins all ranks.
+    """
     used = np.array(net.used)
     if len(net.src) > MOST_LINKS or not net.busy:
         return None
@@ -451,6 +454,8 @@ def tree_prices(net: Net) -> Floats | None:
         if price > dearest:
             best, dearest = dual, price
         load = np.bincount(row_of[edges], weights=busy[edges], minlength=len(names))
+        if not load.any():
+            return None
         columns.append(load.astype(np.float64))
         if number < len(names) and number < WARM:
             # Dearer where this tree is: the first trees differ before they are weighed up.

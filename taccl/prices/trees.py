@@ -145,7 +145,7 @@ class Crossing:
         """Return picoseconds that each resource is held where `counts` trees cross the arcs."""
         owner = np.repeat(np.arange(len(self.tail)), np.diff(self.start))
         taken = (counts[owner] * self.held).astype(np.float64)
-        return np.bincount(self.use, taken).astype(np.float64)
+        return np.bincount(self.use, taken, minlength=1).astype(np.float64)
 
     def room(self, phase: int, counts: Ints) -> Ints:
         """Return from rank to rank, int64 (ranks, ranks), how many trees of a `phase` may cross."""
@@ -254,10 +254,11 @@ def fractional(crossing: Crossing, clock: Deadline) -> Floats:
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, hstack, vstack
 
-    arcs, ranks, unit = len(crossing.tail), crossing.ranks, float(crossing.held.max())
+    arcs, ranks, unit = len(crossing.tail), crossing.ranks, float(crossing.held.max(initial=1))
     owner = np.repeat(np.arange(arcs), np.diff(crossing.start))
-    held = csr_array((crossing.held / unit, (crossing.use, owner)))
-    resources = held.shape[0]
+    # An arc without a bandwidth, perhaps the last one, holds no resource.
+    resources = len(crossing.loads(np.zeros(arcs)))
+    held = csr_array((crossing.held / unit, (crossing.use, owner)), shape=(resources, arcs))
     rows = hstack([held, csr_array(-np.ones((resources, 1)))], format="csr")
     limits, sets = [0.0] * resources, set[tuple[int, bytes]]()
     eyes = np.eye(ranks, dtype=np.bool_)
@@ -650,18 +651,19 @@ def _by_prices(phases: Phases, clock: Deadline, seed: int) -> list[list[Ints]]:
     """
     edges = np.unique(np.concatenate([arcs.resources for arcs, _ in phases]))
     chunks = list[tuple[PricingProblem, Kind, Ints]]()
+    count = max(1, len(edges))  # there may be none that any arc holds
     for arcs, wanted in phases:
         pricing = PricingProblem(
-            arcs.problem.topology.num_ranks, len(edges), arcs.tail, arcs.head, arcs.use_start,
+            arcs.problem.topology.num_ranks, count, arcs.tail, arcs.head, arcs.use_start,
             np.searchsorted(edges, arcs.resources)[arcs.use_resource].astype(np.int32), arcs.held(),
         )  # fmt: skip
         rows, arrival = range(len(wanted.chunk)), arcs.arrival()
         chunks += ((pricing, kind_of(wanted, row, 1), arrival) for row in rows)
-    least = np.zeros(len(edges))  # so that an edge without load is worth something
+    least = np.ones(count)  # so that an edge without load is worth something
     for pricing in {id(one): one for one, *_ in chunks}.values():
         np.maximum.at(least, pricing.use_resource, pricing.load)
     none = np.zeros(0, dtype=np.int64)
-    trees, loads = [none] * len(chunks), np.zeros((len(chunks), len(edges)))
+    trees, loads = [none] * len(chunks), np.zeros((len(chunks), count))
     random = np.random.default_rng(seed)
     best, kept = math.inf, trees
     for power, _ in product(POWERS, range(PASSES)):

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -68,6 +70,44 @@ def test_bounds_hold_on_random_problems(seed: int, rule: str) -> None:
     assert schedule is not None
     assert verify(schedule, problem.logical) == []
     assert bound_of(problem, options) <= schedule.makespan
+
+
+WIRES = """taccl: topology/1
+name: bare
+node:
+  gpus: 4
+  wires:
+    - {from: 0, to: 1, alpha: 0.7us}
+    - {from: 1, to: 2, alpha: 0.7us}
+    - {from: 2, to: 3, alpha: 0.7us}
+    - {from: 0, to: 3, alpha: 0.7us}
+    - {from: 0, to: 2, alpha: 0.7us%s}
+  nics:
+    - {name: ib0, gpus: [0, 1, 2, 3], bandwidth: 16GB/s}
+count: 1
+fabric: {kind: switch, alpha: 1.7us}
+"""
+
+
+@pytest.mark.filterwarnings("error")
+def test_wires_may_have_no_bandwidth(tmp_path: Path) -> None:
+    # Trees share what holds nothing, rings go through it, and no price tells it apart.
+    file = tmp_path / "bare.yaml"
+    for width, nodes in product(("", ", bandwidth: 50GB/s"), (None, 2)):
+        file.write_text(WIRES % width, "utf-8")
+        network = load_topology(str(file), nodes=nodes)
+        for collective, engine in product(
+            ("allgather", "allreduce", "broadcast"), ("flow", "guided", "ring", "hierarchical")
+        ):
+            if (engine == "hierarchical" and nodes is None) or (
+                collective == "broadcast" and engine == "ring"
+            ):
+                continue
+            problem = problem_of(network, collective, chunks=4, chunk_size=10**5)
+            schedule = solve(problem, engine, replace(QUICK, time_limit=1.0)).schedule
+            assert schedule is not None
+            assert verify(schedule, problem.logical) == []
+            assert bound_of(problem, QUICK) <= schedule.makespan
 
 
 PIPELINES = {

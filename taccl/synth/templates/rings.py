@@ -146,7 +146,7 @@ def _wired(topology: Topology, lanes: dict[tuple[int, int], int], channels: int)
 def _lanes(topology: Topology) -> dict[tuple[int, int], int] | None:
     """Return the lanes of every wire of the first server, by the places of its ends.
 
-    None where links inside it share switches.
+    A wire without a bandwidth has one for every rank. None where links inside share switches.
     """
     betas: dict[tuple[int, int], Fraction] = {}
     ids: list[int] = []
@@ -158,7 +158,8 @@ def _lanes(topology: Topology) -> dict[tuple[int, int], int] | None:
             betas[one, other] = max(topology.edges[e].beta or Fraction(0) for e in own)
     if len(set(ids)) < len(ids):
         return None
-    return {pair: int(max(betas.values()) // beta) for pair, beta in betas.items()}
+    most = max(betas.values(), default=Fraction(0))
+    return {pair: int(most // beta) if beta else len(ranks) for pair, beta in betas.items()}
 
 
 def rings_inside(
