@@ -159,7 +159,7 @@ def sum_where_received(draft: Draft) -> Draft:
     """Return the draft with own values added to what is received, where that is only passed on.
 
     Else they are copied to where the sum is kept, and what is received is added there: a step more.
-    What is kept until the end, or read in other pieces, is left as it is.
+    What is kept in the output, where it takes no scratch, or read in other pieces stays as it is.
     """
     moves: list[Move | None] = list(draft.moves)
     accesses = _Accesses(draft)
@@ -185,12 +185,12 @@ def sum_where_received(draft: Draft) -> Draft:
 def _passed_on(draft: Draft, accesses: _Accesses, added: int) -> list[int] | None:
     """Return the positions of what sends a sum as a whole, or adds to it; None: it is kept."""
     sum_ = draft.moves[added]
-    series = []
-    for part in accesses.target(added, since=added):
-        before = list(takewhile(lambda access: access[1], part))
-        if len(before) == len(part) and (sum_.dst is None or sum_.dst.buffer is not Buffer.SCRATCH):
-            return None
-        series.append([place for place, *_ in before])
+    if sum_.dst is None or sum_.dst.buffer is not Buffer.SCRATCH:
+        return None
+    series = [
+        [place for place, *_ in takewhile(lambda access: access[1], part)]
+        for part in accesses.target(added, since=added)
+    ]
     if any(one != series[0] for one in series):
         return None
     for place in series[0]:
