@@ -238,7 +238,8 @@ class Cuts(NamedTuple):
 
     `parts` are those that each stretch of its time is cut into, and `ways` are the connections that
     take its messages in turn, where there is more than one. `stretches` has for each message the
-    stretch that it is in (all are in one if there are none), and `series` a number.
+    stretch that it is in (all are in one if there are none), and `series` the number of the series
+    that it belongs to: of a rank's chunks, which it carries; so each of several rings is one.
     """
 
     parts: Mapping[Lane, int]

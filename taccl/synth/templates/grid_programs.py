@@ -658,12 +658,9 @@ def hierarchical(problem: Problem, rings_inside: Inside) -> Iterator[Iterator[St
     ]
     several = [some for some in written(inside.radix) if len(some) > 1]
     several = several if len(order) & (len(order) - 1) else []
-    k, round_rings = 0, list[list[Step]]()
+    round_rings, k = list[list[Step]](), problem.collective.chunks_per_rank
     if not all(pair in links for ranks in by_server for pair in permutations(ranks, 2)):
-        crossed, k = (
-            gathered(problem, _exchanges(order, across)),
-            problem.collective.chunks_per_rank,
-        )
+        crossed = gathered(problem, _exchanges(order, across))
         del ways[0]
         round_rings = [
             _round_rings(problem, rings, crossed) for rings in rings_inside(problem, by_server, k)
@@ -680,7 +677,7 @@ def hierarchical(problem: Problem, rings_inside: Inside) -> Iterator[Iterator[St
         middle = GridProgram(order, tuple(sums), sums=True)
         summed += [
             _summed_round_rings(problem, rings, middle)
-            for rings in (rings_inside(problem, by_server, k * across.radix) if k else ())
+            for rings in (rings_inside(problem, by_server, k * across.radix) if round_rings else ())
         ]
     composed = [*round_rings, *(list(compose_allreduce(problem, gather)) for gather in ways)]
     for steps in chain(summed, composed) if across.radix == 2 else chain(composed, summed):
