@@ -72,6 +72,7 @@ MORE = (
     "mi250 allgather --nodes 2 --size 64MB --chunks 8 --engine ring --profile measured",
     "mi250 reducescatter --nodes 2 --size 64MB --chunks 8 --engine ring --profile measured",
     "mi250 allreduce --nodes 2 --size 1GB --chunks 2 --engine hierarchical --profile measured",
+    "dgx-h100 broadcast --nodes 2 --size 64MB --chunks 32 --engine scatter-allgather",
 )
 """Cells besides those of ``frozen``, for what none of these uses."""
 
@@ -261,6 +262,11 @@ MECHANISMS = (
         "sums where they arrive",
         {"taccl.lowering.lower.sum_where_received": _first},
         MEASURED_RINGS,
+    ),
+    Mechanism(
+        "shares sent back over NICs",
+        {"taccl.synth.templates.trees.SPREADS": _less("sent back")},
+        ("--engine scatter-allgather",),
     ),
     Mechanism("stretches of links", {PROGRAMS + "STRETCHES": ()}, ("1GB --engine flow",)),
     Mechanism("flows without symmetry", {FLOW + "MAX_ARCS": -1}, IN_FLOW),

@@ -638,7 +638,8 @@ def _pipelined(
     as long as they pay. Where links are alike and the root has p ports, the second is that of p
     trees, less deep, with a power of two for each. Programs cut chunks themselves that are longer
     than a message: where ranks of one server have links to few others, fewer come first of all
-    then, at which trees share the links evenly, as far as the `clock` lets that be found.
+    then, at which trees share the links evenly, as far as the `clock` lets that be found; on
+    several servers so many that a message holds each, and all NICs carry as many.
     """
     topology, links = request.logical.topology, list(request.logical.links())
     some = links[:: 1 + len(links) // SOME_LINKS]
@@ -654,12 +655,16 @@ def _pipelined(
     leaving = [link for link in links if topology.links.src[link] == (collective.root or 0)]
     ports = len({topology.links.edges_of(link)[0] for link in leaving})
     first, *others = nearest(1, least)
-    ranks = topology.num_ranks
-    few = topology.num_servers == 1 and len(links) < ranks * (ranks - 1)
-    if few and request.target is not None and not request.measured and first > TREES:
+    message = request.size
+    if request.target is not None and not request.measured:
         message = request.target.message_bytes(collective.name, topology)
-        if request.size > first * message:
+    if request.size > first * message:
+        ranks, width = topology.num_ranks, max(map(len, topology.servers))
+        if width == ranks and len(links) < ranks * (ranks - 1) and first > TREES:
             return tuple(dict.fromkeys((_even(request, collective, clock), first, *others)))
+        whole = width * math.ceil(Fraction(request.size, width * message))
+        if width < ranks and whole <= MOST_PIECES:
+            return tuple(dict.fromkeys((whole, first, *others)))
     if ports == 1 or len({topology.arrival(one, request.size) for one in (*some, *leaving)}) > 1:
         return first, *others
     # A tree in which each rank that has a chunk passes it on by all ports.

@@ -72,7 +72,10 @@ def expected_time(
         first = retime(
             collective, schedule.group, schedule.chunk_size / iterations, schedule.decisions()
         )
-        return min(schedule.makespan, first.makespan + (iterations - 1) * max(first.edge_busy))
+        busiest = max(first.edge_busy)
+        # Nor can the schedule tell what a message in every iteration costs.
+        least = max(schedule.makespan, iterations * busiest)
+        return min(least, first.makespan + (iterations - 1) * busiest)
     costs, decisions = measured_costs(topology).protocols, schedule.decisions()
     counts = (instances,) if instances else (1, most_instances(schedule, threadblocks))
     crowded = crowded_edges(schedule)

@@ -12,9 +12,9 @@ from taccl.errors import NoScheduleError
 from taccl.model.problem import Options, Problem
 from taccl.model.schedule import Schedule
 from taccl.synth.search import solve
-from taccl.synth.templates.classical import CLASSICAL, classical_schedules
+from taccl.synth.templates.classical import CLASSICAL, Trial, classical_schedules, schedules_of
 from taccl.synth.templates.steps import best_links, tour
-from taccl.synth.templates.trees import circulated
+from taccl.synth.templates.trees import circulated, scatter_allgather
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
 from taccl.topology.symmetry import make_group
@@ -107,6 +107,28 @@ def test_a_scatter_and_an_allgather_cross_servers_by_every_nic() -> None:
         != topology.server_of[topology.links.dst[link]]
     ]
     assert sorted(across) == [(rank, rank + 8) for rank in range(8)]
+
+
+def test_what_a_root_sends_over_its_own_nic_may_come_back_over_the_others() -> None:
+    # Of 8 shares the root then sends 7 inside, and the others of its server receive 7 inside.
+    topology = load_topology("dgx-h100", nodes=2)
+    home = topology.server_of
+    for collective in ("broadcast", "reduce"):
+        problem = problem_of(topology, collective, chunks=8)
+        ways = [list(steps) for steps in scatter_allgather(problem)]
+        ends = [
+            [(src, dst) if collective == "broadcast" else (dst, src) for _, src, dst, _ in steps]
+            for steps in ways
+        ]
+        inside = [[pair for pair in own if home[pair[0]] == home[pair[1]] == 0] for own in ends]
+        most = [max(Counter(dst for _, dst in own).values()) for own in inside]
+        sent = [sum(src == 0 for src, _ in own) for own in inside]
+        back = [[pair for pair in own if home[pair[0]] > home[pair[1]]] for own in ends]
+        assert (most[0], sent[0], back[0]) == (8, 8, [])
+        assert (most[-1], sent[-1], sorted(back[-1])) == (7, 7, [(8 + n, n) for n in range(1, 8)])
+        trial = Trial(problem, "scatter-allgather", CLASSICAL["scatter-allgather"], batch=True)
+        for way in ways:
+            assert [verify(one) for one in schedules_of(replace(trial, ways=[way]))] == [[], []]
 
 
 def test_servers_pass_a_large_broadcast_on_while_it_arrives() -> None:

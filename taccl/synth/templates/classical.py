@@ -146,7 +146,7 @@ A summed one takes some 20 us to time, and a portfolio waits for all algorithms.
 MAX_ORDERED = 140_000
 """Messages of all ways together that are list-scheduled, at some 50 us each."""
 
-KEPT = 3
+KEPT = 4
 """Schedules of an algorithm that are worth to be scored."""
 
 
@@ -472,7 +472,7 @@ def run_classical(name: str, problem: Problem, options: Options, *, patient: boo
             fix = "use --runtime none or mscclpp on a topology whose file says that switches can"
         raise kind(next(iter(trial.left_out), nowhere), fix=fix)
     rows: list[tuple[Candidate, Schedule]] = []
-    for schedule in schedules:
+    for schedule in sorted(schedules, key=options.expects):
         if not (rows and clock.over):
             rows.append((candidate_of(name, schedule, options), schedule))
     scored = [row for row in rows if row[0].score is not None]

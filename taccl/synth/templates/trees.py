@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import isqrt
+from types import MappingProxyType
 
 from taccl.model.problem import Problem
 from taccl.synth.templates.steps import (
@@ -37,6 +38,13 @@ from taccl.topology.graph import Rank
 Tree = dict[Rank, Rank]
 """Every rank but the root, parents first, and its parent."""
 
+
+SPREADS = MappingProxyType({"in turn": (1, 1), "by trees": (1, 3), "sent back": (2, 2)})
+"""How chunks come to all in a server, and of how many servers, and ranks in one, at least.
+
+By who has it first, one rank after the other; down trees; or, those that the root sends over its
+own NIC, from the next server.
+"""
 
 FEW_RAILS = 32
 """Rails whose chunks go down trees, at most: the root has as many peers in its server."""
@@ -337,9 +345,11 @@ def scatter_allgather(problem: Problem) -> Iterator[Iterator[Step]]:
     """Each chunk goes to one rank of the root's server, on to its counterparts, then to all there.
 
     So every rank sends a share over every NIC and every port, and the root each chunk once inside:
-    those of its own rail it leaves to the others in turn. Servers pass a chunk on in a chain, and
-    chunks that follow one another take different NICs. Who has a chunk sends it to all in its
-    server one after the other, or (of FEW_RAILS rails at most) down a binomial tree.
+    those of its own rail it leaves to the others in turn, or all of the next server send them back
+    to their counterparts, so that the root and each of these has one share less inside. Servers
+    pass a chunk on in a chain, and chunks that follow one another take different NICs. Who has a
+    chunk sends it to all in its server one after the other, or (of FEW_RAILS rails at most) down a
+    binomial tree.
     """
     root, by_server = _root_of(problem, "broadcast", "reduce"), ranks_by_server(problem)
     if root is None or by_server is None or problem.collective.num_chunks < 2:
@@ -349,20 +359,22 @@ def scatter_allgather(problem: Problem) -> Iterator[Iterator[Step]]:
     # The root's own rail is none where it leads nowhere.
     alone = len(by_server) == 1 < width
     rails = [place for place in _spaced(problem, by_server) if not (alone and place == own)]
-    for by_tree in (False, True)[: 1 + (width > 2)]:
-        steps = list(_along(problem, _by_rails(problem, by_server, rails, by_tree=by_tree)))
-        if linked(best_links(problem), steps):
-            yield iter(steps)
+    for how, (servers, ranks) in SPREADS.items():
+        if len(by_server) >= servers and width >= ranks:
+            steps = list(_along(problem, _by_rails(problem, by_server, rails, how)))
+            if linked(best_links(problem), steps):
+                yield iter(steps)
 
 
 def _by_rails(
-    problem: Problem, by_server: Sequence[Sequence[Rank]], rails: list[int], *, by_tree: bool
+    problem: Problem, by_server: Sequence[Sequence[Rank]], rails: list[int], how: str
 ) -> list[tuple[int, Rank, Rank]]:
     """Return the (chunk, parent, child) hops of :func:`scatter_allgather`, in waves.
 
-    The root is in the first of `by_server`, and `rails` are places in all of them.
+    The root is in the first of `by_server`, `rails` are places in all of them, and `how` is one of
+    SPREADS.
     """
-    root, width = problem.collective.root or 0, len(by_server[0])
+    root, width, by_tree = problem.collective.root or 0, len(by_server[0]), how == "by trees"
     own, others = by_server[0].index(root), itertools.cycle(range(1, max(2, width)))
     if by_tree and len(rails) > FEW_RAILS:
         rails = [rails[number * len(rails) // FEW_RAILS] for number in range(FEW_RAILS)]
@@ -371,12 +383,17 @@ def _by_rails(
         wave, place = chunk // len(rails), rails[chunk % len(rails)]
         rail = [ranks[place] for ranks in by_server]
         spread = list(rail)
-        if width > 1:
+        returned = how == "sent back" and place == own
+        if width > 1 and not returned:
             spread[0] = by_server[0][(own + next(others)) % width] if place == own else rail[0]
             timed.append(((wave, 0), (chunk, root, spread[0])))
         for hop, pair in enumerate(pairwise(rail), 1):
             timed.append(((wave + hop, 0), (chunk, *pair)))
         for hop, (here, ranks) in enumerate(zip(spread, by_server, strict=True), 1):
+            if returned and hop == 1:
+                ends = (pair for pair in zip(by_server[1], ranks, strict=True) if root not in pair)
+                timed += [((wave + 3, turn), (chunk, *pair)) for turn, pair in enumerate(ends, 1)]
+                continue
             at = ranks.index(here)
             circle = [one for one in (*ranks[at:], *ranks[:at]) if one != root]
             pairs = doubled(circle) if by_tree else [(here, to) for to in circle[1:]]
