@@ -62,6 +62,7 @@ MORE = (
     "dragonfly allreduce --engine guided --size 1KB",
     "mi250 broadcast --size 1GB --engine flow",
     "mesh2d allreduce --size 64MB --chunks 8 --engine auto",
+    "mesh2d allreduce --size 64MB --chunks 4 --engine flow",
     "torus3d allgather --size 4MB --chunks 6 --engine guided",
     "hypercube:16 allreduce --size 4MB --chunks 4 --engine guided",
     "mi250 broadcast --size 1GB --chunks 6 --engine flow",
@@ -244,6 +245,11 @@ MECHANISMS = (
     Mechanism("growing messages", {FLOW + "growing": _in_pieces}, IN_FLOW),
     Mechanism("flows by near gateways", {FLOW + "_routes": _empty}, IN_FLOW),
     Mechanism("variations of a flow's order", {FLOW + "NOISE": 0.0}, IN_FLOW),
+    Mechanism(
+        "variations of parts of the best order",
+        {FLOW + "SOME": 1.0},
+        ("mesh2d allreduce --size 64MB",),
+    ),
     Mechanism(
         "trees of a packing", {FLOW + "MOST_PAIRS": -1}, ("--chunks 8 --engine auto",), heavy=True
     ),

@@ -14,6 +14,7 @@ from functools import cache
 from itertools import permutations
 from statistics import median
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -161,14 +162,18 @@ def synthesize(request: Request) -> Synthesis:
     scorer = _scorer(request, clock)
     found: list[Attempt] = []
     free: Candidate | None = None
+    # Some answer is better than none, and a second late.
+    early = max(scorer.clock, Deadline.after(HASTE), key=lambda deadline: deadline.end)
     try:
+        with kept(early):
+            begun = _begin(request, collective, scorer)
         with kept(scorer.clock):
-            _search(request, collective, scorer, found)
+            _search(request, collective, scorer, found, begun)
             free = _without_sketch(request, collective, chosen(found))
     except TimeUp as up:
-        if up.deadline is not scorer.clock:
+        if up.deadline not in (early, scorer.clock):
             raise
-        forget(scorer.clock)
+        forget(up.deadline)
         found = [one for one in found if one.result is not None]
     except NoScheduleError as error:
         if scorer.opened is None or not isinstance(error, OutOfTimeError):
@@ -347,18 +352,31 @@ def _open(request: Request, collective: Collective, scorer: Scorer, count: int) 
     return [name for name in sorted(times, key=lambda name: times[name]) if times[name] <= most]
 
 
-def _search(request: Request, collective: Collective, scorer: Scorer, found: list[Attempt]) -> None:
-    """Add what engines make of the chunk counts to what is found."""
+class _Begun(NamedTuple):
+    """Algorithms in the order in which to try them, and what :func:`counts_of` returned."""
+
     ranking: Sequence[str] = ()
     known: tuple[tuple[int, ...], bool] | None = None
-    if request.engine in ENGINES and not (request.deterministic or request.steps):
-        count = request.chunks or request.logical.chunks_per_rank or 1
-        if collective.root is not None:
-            known = counts_of(request, collective, scorer.clock)
-            count = known[0][0]
-        elif request.target is not None:
-            _least_bytes(request.target, request.size, collective, count)
-        ranking = _open(request, collective, scorer, count)
+
+
+def _begin(request: Request, collective: Collective, scorer: Scorer) -> _Begun:
+    """Have a first answer scored and judged, where engines are to search."""
+    if request.engine not in ENGINES or request.deterministic or request.steps:
+        return _Begun()
+    known, count = None, request.chunks or request.logical.chunks_per_rank or 1
+    if collective.root is not None:
+        known = counts_of(request, collective, scorer.clock)
+        count = known[0][0]
+    elif request.target is not None:
+        _least_bytes(request.target, request.size, collective, count)
+    return _Begun(_open(request, collective, scorer, count), known)
+
+
+def _search(
+    request: Request, collective: Collective, scorer: Scorer, found: list[Attempt], begun: _Begun
+) -> None:
+    """Add what engines make of the chunk counts to what is found."""
+    ranking, known = begun
     series = series_of(request, collective, scorer, known)
     if request.engine == "auto":
         reserve = 0.0 if request.logical.name is None else FREE * request.time_limit

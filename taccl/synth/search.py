@@ -212,7 +212,7 @@ NEXT = 0.2
 
 QUICK, WIDE = 0.1, 2
 """Of the time limit: an engine whose turn took no more goes on before others begin, unless its best
-is so many times the best score."""
+is so many times the best score. One that won over all before may take as much as a later turn."""
 
 CLOSE = Fraction(5, 4)
 """Times the best score: an engine further from it gets no more chunks before others."""
@@ -369,7 +369,7 @@ class _Player:
     """The engine of a `name` that takes turns, so many of them yet, the last for some `seconds`.
 
     `scores` are its best, by chunk count in the order in which they were tried, and it was `asked`
-    to improve these best attempts.
+    to improve these best attempts. Its last turn may have `won`: over the best before.
     """
 
     name: str
@@ -377,6 +377,7 @@ class _Player:
     asked: set[int] = field(default_factory=set)
     turns: int = 0
     seconds: float = 0.0
+    won: bool = False
 
     def following(self, series: Series) -> int | None:
         """Return the next chunk count that may pay; None: none does."""
@@ -384,10 +385,11 @@ class _Player:
         untried = [count for count in series.counts if count not in self.scores]
         return untried[0] if untried and series.pays(scores) else None
 
-    def is_quick(self, search: "Search") -> bool:
-        """Tell whether its turn was short, it is not far from the best, and has more chunks."""
+    def goes_on(self, search: "Search") -> bool:
+        """Tell whether its turn was short, or won, it is not far from the best, and has more."""
         best = None if search.best is None else search.best.time
-        if best is None or not self.scores or self.seconds > QUICK * search.seconds:
+        most = (NEXT if self.won else QUICK) * search.seconds
+        if best is None or not self.scores or self.seconds > most:
             return False
         near = min(self.scores.values()) <= WIDE * best
         return near and self.following(search.series) is not None
@@ -399,13 +401,14 @@ def _take_turns(search: Search) -> None:
     players = [_Player(name) for name in SEARCHES]
     while players and not search.over:
         fresh = [player for player in players if not player.turns]
-        quick = (player for player in players if player.is_quick(search))
+        going_on = (player for player in players if player.goes_on(search))
         if fresh:
-            player = next(quick, fresh[0])
+            player = next(going_on, fresh[0])
             count = (player.scores and player.following(series)) or series.counts[0]
             # There must be something at all before others have their part.
             least = 0.0 if search.best or search.opened else SHORTEST
-            seconds = max(TURN * search.seconds, search.spare / (len(fresh) + 2), least)
+            share = NEXT if player.won else TURN
+            seconds = max(share * search.seconds, search.spare / (len(fresh) + 2), least)
         else:
             if search.spare < WORTH_MORE * search.seconds:
                 return
@@ -451,6 +454,7 @@ def _turn(search: Search, player: _Player, count: int, seconds: float) -> Attemp
         player.scores[count] = min(attempt.score, player.scores.get(count, attempt.score))
     before = search.best
     search.found.append(attempt)
+    player.won = before is not None and search.best is not before
     if before is not None and search.best is before and before.chunks == count:
         player.asked.add(id(before))
     return attempt

@@ -92,6 +92,18 @@ def test_an_engine_alone_that_never_ends_leaves_the_opening(
     assert found.program is not None
 
 
+@pytest.mark.parametrize("engine", ["auto", "flow", "guided"])
+def test_the_first_answer_is_awaited_however_short_the_time(engine: str) -> None:
+    request = replace(
+        asked(engine), logical=load_network("mesh2d"), collective="allreduce", size=64_000_000,
+        chunks=4, time_limit=0.01, target=Target(),
+    )  # fmt: skip
+    found = synthesize(request)
+    assert (found.ended, found.result.engine in CLASSICAL) == ("clock", True)
+    assert found.program is not None
+    assert judge(found.program, "portable") == []
+
+
 def test_where_nothing_opens_an_engine_that_never_ends_is_out_of_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -149,12 +149,20 @@ def test_more_chunks_go_to_who_is_close_and_engines_start_from_what_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clocked = _Clocked(monkeypatch)
-    clocked.better = {"exact 1": 500, "exact 2": 600}
+    clocked.better = {"taccl 1": 500, "taccl 2": 600}
     clocked.run((1, 2))
     engines = [(name, chunks) for name, chunks, *_ in clocked.calls]
-    assert engines[4] == ("exact", 2)
+    assert engines[4] == ("taccl", 2)
     known = [schedules for *_, schedules in clocked.calls]
     assert [len(schedules) for schedules in known[:5]] == [0, 1, 2, 2, 0]
+
+
+def test_an_engine_that_won_over_all_before_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocked = _Clocked(monkeypatch)
+    clocked.better = {"guided 1": 500, "guided 2": 400}
+    clocked.run((1, 2, 4))
+    engines = [(name, chunks) for name, chunks, *_ in clocked.calls]
+    assert engines[:4] == [("flow", 1), ("guided", 1), ("guided", 2), ("exact", 1)]
 
 
 def test_who_did_not_improve_the_best_is_not_asked_again_before_others(

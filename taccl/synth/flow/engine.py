@@ -24,6 +24,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from typing import NamedTuple
@@ -56,11 +57,17 @@ from taccl.verify import verify
 VARIED = 3
 """Policies that are tried with noise, the best of all."""
 
-PATIENCE, PATIENCE_BATCHED = 40, 10
+PATIENCE, PATIENCE_BATCHED = 100, 10
 """Variations tried since the last that was better, of single chunks and of messages."""
 
 NOISE = 0.3
 """How much the longest way left is varied, and of the best time, how much later a chunk comes."""
+
+EVENER = 0.99
+"""Times what the busiest resource is held with symmetry: trees without it must hold it for less."""
+
+WHOLLY, SOME = 8, 1 / 20
+"""Variations of all ways, or all chunks; those that follow are of so large a part of the best."""
 
 COUNTED_MOVES = 30_000
 """Moves in all that is tried where work is counted instead of time."""
@@ -145,12 +152,13 @@ def _along_trees(
 ) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks along trees, and what plan each is of.
 
-    First of the representatives, then of all chunks.
+    First of the representatives, then of all chunks, if these share the links more evenly.
 
     Raises NoScheduleError when they are too many.
     """
     sums = problem.collective.reduces
     ways = (True, False) if reduces_and_spreads(problem.collective) else (sums,)
+    busiest, first = 0, None
     for one in (problem, problem.without_symmetry)[: 1 + (len(problem.group) > 1)]:
         phases = [(arcs, wanted_of(arcs)) for arcs in (arcs_of(one, reverse=turn) for turn in ways)]
         if sum(len(arcs) * len(wanted.chunk) for arcs, wanted in phases) > MOST_PAIRS:
@@ -160,7 +168,14 @@ def _along_trees(
                     fix="use fewer --chunks, or --engine guided",
                 )
             return
-        yield from _packed(one, phases, options, clock.share(0.5))
+        for plan, schedule in _packed(one, phases, options, clock.share(0.5)):
+            yield plan, schedule
+            held, first = max(schedule.edge_busy), first or plan
+            if plan is not first and held >= EVENER * busiest:
+                again = replace(options, seed=options.seed + 1)
+                yield from _in_order(first, again, clock)  # fewer moves, and about as even
+                return
+            busiest = held
 
 
 def _packed(
@@ -271,23 +286,35 @@ def _in_order(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[P
     """Yield schedules of single chunks: the longest way left first, and variations of that.
 
     Ways are made longer and shorter, or whole chunks come later, so that not all of them are at the
-    same depth. Each is better than the one before; they end at the goal, or when nothing more is
-    won.
+    same depth; first all of them, then some of what was best so far. Each is better than the one
+    before; they end at the goal, or when nothing more is won.
     """
     problem, goal = plan.problem, cache(partial(goal_of, plan.problem, options))
     load = load_of(plan, [(number,) for number in range(len(plan.moves))])
     chunk = np.array([move.chunk for move in plan.moves], dtype=np.int64)
-    noise, turn = np.random.default_rng(options.seed), np.random.default_rng(options.seed + 1)
-    tail, key = load.tail.astype(np.float64), -load.tail.astype(np.float64)
-    best, tries, last = 1 << 62, 0, 0
+    random, tail = np.random.default_rng(options.seed), load.tail.astype(np.float64)
+    late, ways = np.zeros(problem.collective.num_chunks), tail
+    best, first, tries, last = 1 << 62, 0, 0, 0
     while tries <= last + PATIENCE and (best == 1 << 62 or (clock.left and best > goal())):
-        if tries % 2:
-            key = -tail * noise.uniform(1 - NOISE, 1 + NOISE, len(tail))
-        elif tries:
-            key = -tail + (best * turn.uniform(0, NOISE, problem.collective.num_chunks))[chunk]
-        decisions, end = dispatched(load, options.report, key.astype(np.int64))
+        changed = (late, ways)
+        if tries:
+            old = changed[tries % 2]
+            new = (
+                random.uniform(1 - NOISE, 1 + NOISE, len(tail)) * tail
+                if tries % 2
+                else (random.uniform(0, NOISE * first, len(late)))
+            )
+            some = random.random(len(old)) < (1 if tries <= WHOLLY else SOME)
+            some[random.integers(len(old))] = True
+            new = np.where(some, new, old)
+            changed = (late, new) if tries % 2 else (new, ways)
+        decisions, end = dispatched(
+            load, options.report, (changed[0][chunk] - changed[1]).astype(np.int64)
+        )
+        if end <= best:
+            late, ways = changed
         if end < best:
-            best, last = end, tries
+            best, first, last = end, first or end, tries
             yield plan, retime(problem.collective, problem.group, problem.chunk_size, decisions)
         tries += 1
 
