@@ -166,7 +166,7 @@ def synthesize(request: Request) -> Synthesis:
     early = max(scorer.clock, Deadline.after(HASTE), key=lambda deadline: deadline.end)
     try:
         with kept(early):
-            begun = _begin(request, collective, scorer)
+            begun = _open(request, collective, scorer)
         with kept(scorer.clock):
             _search(request, collective, scorer, found, begun)
             free = _without_sketch(request, collective, chosen(found))
@@ -310,13 +310,28 @@ def _nothing(request: Request, collective: Collective) -> OutOfTimeError:
     return OutOfTimeError(problem, fix="raise --time-limit")
 
 
-def _open(request: Request, collective: Collective, scorer: Scorer, count: int) -> Sequence[str]:
-    """Have something in so many chunks scored and judged before the first bound is proved.
+class _Begun(NamedTuple):
+    """Algorithms in the order in which to try them, and what :func:`counts_of` returned."""
 
-    Returns the algorithms to try, those first whose schedules are known to end first; with measured
+    ranking: Sequence[str] = ()
+    known: tuple[tuple[int, ...], bool] | None = None
+
+
+def _open(request: Request, collective: Collective, scorer: Scorer) -> _Begun:
+    """Have something scored and judged before the first bound is proved, for engines to search.
+
+    The algorithms to try are those first whose schedules are known to end first; with measured
     costs, those whose programs are expected to, and not those that would take much longer.
     """
+    if request.engine not in ENGINES or request.deterministic or request.steps:
+        return _Begun()
     logical = request.logical
+    known, count = None, request.chunks or logical.chunks_per_rank or 1
+    if collective.root is not None:
+        known = counts_of(request, collective, scorer.clock)
+        count = known[0][0]
+    elif request.target is not None:
+        _least_bytes(request.target, request.size, collective, count)
     cut = _cut(request, collective, count)
     group = make_group(logical.topology, ())
     problem = Problem(logical, cut, chunk_size_of(cut, request.size), group, request.most_peers)
@@ -343,33 +358,14 @@ def _open(request: Request, collective: Collective, scorer: Scorer, count: int) 
     if request.engine != "auto":
         scorer.best = None  # only an answer where the engine has none
     if not isinstance(made, list):
-        return [*first, *(name for name in FEW_MESSAGES if name not in first)]
+        return _Begun([*first, *(name for name in FEW_MESSAGES if name not in first)], known)
     ranking = {name: schedule for name, schedule in made if name in CLASSICAL}
     if not (request.measured and request.engine == "auto"):
-        return list(ranking)
+        return _Begun(list(ranking), known)
     times = {name: scorer.expects(schedule) for name, schedule in ranking.items()}
     most = NEAR * min(times.values(), default=0)
-    return [name for name in sorted(times, key=lambda name: times[name]) if times[name] <= most]
-
-
-class _Begun(NamedTuple):
-    """Algorithms in the order in which to try them, and what :func:`counts_of` returned."""
-
-    ranking: Sequence[str] = ()
-    known: tuple[tuple[int, ...], bool] | None = None
-
-
-def _begin(request: Request, collective: Collective, scorer: Scorer) -> _Begun:
-    """Have a first answer scored and judged, where engines are to search."""
-    if request.engine not in ENGINES or request.deterministic or request.steps:
-        return _Begun()
-    known, count = None, request.chunks or request.logical.chunks_per_rank or 1
-    if collective.root is not None:
-        known = counts_of(request, collective, scorer.clock)
-        count = known[0][0]
-    elif request.target is not None:
-        _least_bytes(request.target, request.size, collective, count)
-    return _Begun(_open(request, collective, scorer, count), known)
+    soonest = [name for name in sorted(times, key=times.__getitem__) if times[name] <= most]
+    return _Begun(soonest, known)
 
 
 def _search(
