@@ -386,13 +386,19 @@ class _Player:
         return untried[0] if untried and series.pays(scores) else None
 
     def goes_on(self, search: "Search") -> bool:
-        """Tell whether its turn was short, or won, it is not far from the best, and has more."""
-        best = None if search.best is None else search.best.time
-        most = (NEXT if self.won else QUICK) * search.seconds
-        if best is None or not self.scores or self.seconds > most:
+        """Tell whether its turn was short, it is not far from the best, and has more chunks.
+
+        If it won, and more chunks than its last are next, the turn may have been a long one.
+        """
+        best = search.best
+        if best is None or best.time is None or not self.scores:
             return False
-        near = min(self.scores.values()) <= WIDE * best
-        return near and self.following(search.series) is not None
+        count = self.following(search.series)
+        if count is None:
+            return False
+        longer = self.won and count > next(reversed(self.scores))
+        is_short = self.seconds <= (NEXT if longer else QUICK) * search.seconds
+        return is_short and min(self.scores.values()) <= WIDE * best.time
 
 
 def _take_turns(search: Search) -> None:
@@ -427,12 +433,16 @@ def _next(search: Search, players: Sequence[_Player]) -> tuple[_Player, int]:
     if best is None:
         player = min(players, key=lambda player: player.turns)
         return player, player.following(search.series) or search.series.counts[0]
+    # Fewer chunks than it tried last come after what others make of more.
     wide = [
-        (player.name != best.engine, min(player.scores.values(), default=0), player.turns, count, n)
+        (
+            count < max(player.scores, default=0), player.name != best.engine,
+            min(player.scores.values(), default=0), player.turns, count, n,
+        )
         for n, player in enumerate(players)
         if (count := player.following(search.series)) is not None
-    ]
-    close = [row for row in wide if row[1] <= CLOSE * (best.time or 0)]
+    ]  # fmt: skip
+    close = [row for row in wide if row[2] <= CLOSE * (best.time or 0)]
     if close:
         *_, count, number = min(close)
         return players[number], count
