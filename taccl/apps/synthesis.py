@@ -167,11 +167,12 @@ def synthesize(request: Request) -> Synthesis:
     try:
         with kept(early):
             begun = _open(request, collective, scorer)
+        scorer.clock.end = min(scorer.clock.end, early.end)  # the user may be in a hurry
         with kept(scorer.clock):
             _search(request, collective, scorer, found, begun)
             free = _without_sketch(request, collective, chosen(found))
     except TimeUp as up:
-        if up.deadline not in (early, scorer.clock):
+        if up.deadline is not early and up.deadline is not scorer.clock:
             raise
         forget(up.deadline)
         found = [one for one in found if one.result is not None]

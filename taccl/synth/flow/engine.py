@@ -152,13 +152,15 @@ def _along_trees(
 ) -> Iterator[tuple[Plan, Schedule]]:
     """Yield schedules of single chunks along trees, and what plan each is of.
 
-    First of the representatives, then of all chunks, if these share the links more evenly.
+    First of the representatives, then of all chunks, if these share the links more evenly, and as
+    long as they are no slower; then again of the representatives.
 
     Raises NoScheduleError when they are too many.
     """
     sums = problem.collective.reduces
     ways = (True, False) if reduces_and_spreads(problem.collective) else (sums,)
-    busiest, first = 0, None
+    busiest, least = 0, 0
+    first: Plan | None = None
     for one in (problem, problem.without_symmetry)[: 1 + (len(problem.group) > 1)]:
         phases = [(arcs, wanted_of(arcs)) for arcs in (arcs_of(one, reverse=turn) for turn in ways)]
         if sum(len(arcs) * len(wanted.chunk) for arcs, wanted in phases) > MOST_PAIRS:
@@ -168,14 +170,15 @@ def _along_trees(
                     fix="use fewer --chunks, or --engine guided",
                 )
             return
-        for plan, schedule in _packed(one, phases, options, clock.share(0.5)):
+        for number, (plan, schedule) in enumerate(_packed(one, phases, options, clock.share(0.5))):
             yield plan, schedule
-            held, first = max(schedule.edge_busy), first or plan
-            if plan is not first and held >= EVENER * busiest:
+            held = max(schedule.edge_busy)
+            if one is problem:
+                first, busiest, least = plan, held, schedule.makespan
+            elif first and (schedule.makespan > least if number else held >= EVENER * busiest):
                 again = replace(options, seed=options.seed + 1)
-                yield from _in_order(first, again, clock)  # fewer moves, and about as even
+                yield from _in_order(first, again, clock)  # it has fewer moves
                 return
-            busiest = held
 
 
 def _packed(
@@ -299,11 +302,9 @@ def _in_order(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[P
         changed = (late, ways)
         if tries:
             old = changed[tries % 2]
-            new = (
-                random.uniform(1 - NOISE, 1 + NOISE, len(tail)) * tail
-                if tries % 2
-                else (random.uniform(0, NOISE * first, len(late)))
-            )
+            new = random.uniform(0, NOISE * first, len(late))
+            if tries % 2:
+                new = random.uniform(1 - NOISE, 1 + NOISE, len(tail)) * tail
             some = random.random(len(old)) < (1 if tries <= WHOLLY else SOME)
             some[random.integers(len(old))] = True
             new = np.where(some, new, old)
