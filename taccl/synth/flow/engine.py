@@ -67,7 +67,8 @@ EVENER = 0.99
 """Times what the busiest resource is held with symmetry: trees without it must hold it for less."""
 
 WHOLLY, SOME = 8, 1 / 20
-"""Variations of all ways, or all chunks; those that follow are of so large a part of the best."""
+"""Variations of all ways, or all chunks; of those that follow every other two are of so large a
+part of the best."""
 
 COUNTED_MOVES = 30_000
 """Moves in all that is tried where work is counted instead of time."""
@@ -305,7 +306,7 @@ def _in_order(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[P
             new = random.uniform(0, NOISE * first, len(late))
             if tries % 2:
                 new = random.uniform(1 - NOISE, 1 + NOISE, len(tail)) * tail
-            some = random.random(len(old)) < (1 if tries <= WHOLLY else SOME)
+            some = random.random(len(old)) < (1 if tries <= WHOLLY or tries % 4 < 2 else SOME)
             some[random.integers(len(old))] = True
             new = np.where(some, new, old)
             changed = (late, new) if tries % 2 else (new, ways)
