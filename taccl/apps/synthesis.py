@@ -135,7 +135,8 @@ GRACE = 0.04
 """Share of the time limit after its end at which judging is given up."""
 
 HASTE = 2.0
-"""Seconds for judging once the user has interrupted, and where nothing else was judged in time."""
+"""Seconds for a first answer, at least; for judging once the user has interrupted, and where
+nothing else was judged in time."""
 
 LATE = 0.8
 """Share of the time limit that a search used which its clock ended: engines leave a reserve."""
@@ -162,7 +163,7 @@ def synthesize(request: Request) -> Synthesis:
     scorer = _scorer(request, clock)
     found: list[Attempt] = []
     free: Candidate | None = None
-    # Some answer is better than none, and a second late.
+    # However short the time is, a first answer is awaited for that long.
     early = max(scorer.clock, Deadline.after(HASTE), key=lambda deadline: deadline.end)
     try:
         with kept(early):

@@ -67,8 +67,8 @@ EVENER = 0.99
 """Times what the busiest resource is held with symmetry: trees without it must hold it for less."""
 
 WHOLLY, SOME = 8, 1 / 20
-"""Variations of all ways, or all chunks; of those that follow every other two are of so large a
-part of the best."""
+"""Variations that are all of all ways, or of all chunks; then two of every four are of so large a
+part of them."""
 
 COUNTED_MOVES = 30_000
 """Moves in all that is tried where work is counted instead of time."""
@@ -290,8 +290,8 @@ def _in_order(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[P
     """Yield schedules of single chunks: the longest way left first, and variations of that.
 
     Ways are made longer and shorter, or whole chunks come later, so that not all of them are at the
-    same depth; first all of them, then some of what was best so far. Each is better than the one
-    before; they end at the goal, or when nothing more is won.
+    same depth: at first all of them, then in turn all of them and a part of the best so far. Each
+    is better than the one before; they end at the goal, or when nothing more is won.
     """
     problem, goal = plan.problem, cache(partial(goal_of, plan.problem, options))
     load = load_of(plan, [(number,) for number in range(len(plan.moves))])

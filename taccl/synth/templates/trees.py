@@ -18,7 +18,7 @@ NCCL, src/graph/trees.cc.
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isqrt
 from types import MappingProxyType
@@ -39,7 +39,9 @@ Tree = dict[Rank, Rank]
 """Every rank but the root, parents first, and its parent."""
 
 
-SPREADS = MappingProxyType({"in turn": (1, 1), "by trees": (1, 3), "sent back": (2, 2)})
+SPREADS: Mapping[str, tuple[int, int]] = MappingProxyType({
+    "in turn": (1, 1), "by trees": (1, 3), "sent back": (2, 2),
+})  # fmt: skip
 """How chunks come to all in a server, and of how many servers, and ranks in one, at least.
 
 By who has it first, one rank after the other; down trees; or, those that the root sends over its
@@ -391,6 +393,7 @@ def _by_rails(
             timed.append(((wave + hop, 0), (chunk, *pair)))
         for hop, (here, ranks) in enumerate(zip(spread, by_server, strict=True), 1):
             if returned and hop == 1:
+                # In the wave after that in which it is spread in the next server.
                 ends = (pair for pair in zip(by_server[1], ranks, strict=True) if root not in pair)
                 timed += [((wave + 3, turn), (chunk, *pair)) for turn, pair in enumerate(ends, 1)]
                 continue
