@@ -655,7 +655,7 @@ def _pipelined(
     trees, less deep, with a power of two for each. Programs cut chunks themselves that are longer
     than a message: where ranks of one server have links to few others, fewer come first of all
     then, at which trees share the links evenly, as far as the `clock` lets that be found; on
-    several servers so many that a message holds each, and all NICs carry as many.
+    several servers so many that a message holds each, all NICs carry as many, and the size divides.
     """
     topology, links = request.logical.topology, list(request.logical.links())
     some = links[:: 1 + len(links) // SOME_LINKS]
@@ -678,9 +678,13 @@ def _pipelined(
         ranks, width = topology.num_ranks, max(map(len, topology.servers))
         if width == ranks and len(links) < ranks * (ranks - 1) and first > TREES:
             return tuple(dict.fromkeys((_even(request, collective, clock), first, *others)))
-        whole = width * math.ceil(Fraction(request.size, width * message))
-        if width < ranks and whole <= MOST_PIECES:
-            return tuple(dict.fromkeys((whole, first, *others)))
+        fewest = width * math.ceil(Fraction(request.size, width * message))
+        whole = [
+            count for count in range(fewest, MOST_PIECES + 1, width)
+            if request.target is not None and request.size % request.target.divisor(count) == 0
+        ]  # fmt: skip
+        if width < ranks and whole:
+            return tuple(dict.fromkeys((whole[0], first, *others)))
     if ports == 1 or len({topology.arrival(one, request.size) for one in (*some, *leaving)}) > 1:
         return first, *others
     # A tree in which each rank that has a chunk passes it on by all ports.

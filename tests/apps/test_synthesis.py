@@ -10,12 +10,13 @@ from taccl.apps import Request, Synthesis, Target, load_network, synthesize
 from taccl.apps.inputs import MachineOptions, asked_collective
 from taccl.apps.outputs import summary
 from taccl.apps.programs import Scorer
-from taccl.apps.synthesis import CHUNK_COUNTS, series_of
-from taccl.collectives import COLLECTIVES
+from taccl.apps.synthesis import CHUNK_COUNTS, counts_of, series_of
+from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import InputError, LoweringError, NoScheduleError
 from taccl.model.problem import Status
 from taccl.msccl.interpret import judge
 from taccl.synth.search import Attempt, Search, portfolio
+from taccl.timing.deadline import Deadline
 from taccl.topology.graph import LogicalTopology, whole
 from taccl.verify import verify
 from tests.generators import pair, ring4
@@ -319,3 +320,14 @@ def test_instances_that_need_more_channels_than_the_sketch_has_are_refused() -> 
     )  # fmt: skip
     with pytest.raises(LoweringError, match="channel"):
         synthesize(request)
+
+
+def test_a_broadcast_between_servers_has_chunks_of_a_message_into_which_the_size_divides() -> None:
+    logical = load_network("dgx-h100", MachineOptions(nodes=2))
+    broadcast = build_collective("broadcast", 16, 1, 0)
+    for size in (64_000_000, 1 << 26):
+        request = Request(logical, "broadcast", size, root=0, target=Target())
+        count = counts_of(request, broadcast, Deadline.after(10.0))[0][0]
+        # 112 would do for a message, and leave elements of both sizes over.
+        assert (count, size % (4 * count)) == (128, 0)
+        assert size <= count * Target().message_bytes("broadcast", logical.topology)
