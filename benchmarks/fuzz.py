@@ -107,7 +107,7 @@ def bounds_of(problem: Problem, *, batch: bool) -> tuple[Bound, ...]:
     """Return the lower bounds that hold, for sizes of whole bytes."""
     collective = problem.collective
     size = problem.chunk_size * collective.chunks_in_size
-    found = any_bounds(problem.logical, collective, int(size))
+    found = any_bounds(problem.logical, collective, int(size), seconds=0.5)
     if not batch:
         found += fixed_bounds(problem.logical, collective, problem.chunk_size)
     return found

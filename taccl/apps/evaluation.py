@@ -48,6 +48,9 @@ from taccl.report.tables import Bounded
 from taccl.topology.graph import LogicalTopology, Topology, whole
 from taccl.verify import require_valid
 
+SECONDS = 2.0
+"""What a bound for one size may take, about."""
+
 MAX_WORK = 100_000
 """Chunks that steps move in some seconds, above which a program is not followed."""
 
@@ -178,7 +181,7 @@ def bounds_for(
     """
     topology = logical.topology
     free = whole(topology)
-    known = any_bounds(free, collective, size, world=POINT_TO_POINT)
+    known = any_bounds(free, collective, size, world=POINT_TO_POINT, seconds=SECONDS)
     if grown:
         least = best(known).time
         raised = port_contention_bound(topology, collective.name, size, least)
@@ -188,7 +191,7 @@ def bounds_for(
         topology, collective.name, collective.chunks_per_rank, size,
         any_bounds(free, collective, size, world=ANY) if able else known,
         fixed_bounds(free, collective, chunk_size_of(collective, size)),
-        () if logical.name is None else any_bounds(logical, collective, size),
+        () if logical.name is None else any_bounds(logical, collective, size, seconds=SECONDS),
         known if able else (),
     )  # fmt: skip
 

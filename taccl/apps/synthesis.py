@@ -7,12 +7,14 @@ competes; what that costs is found by a short search without it.
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import permutations
 from statistics import median
+from threading import Event
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -138,6 +140,9 @@ HASTE = 2.0
 """Seconds for a first answer, at least; for judging once the user has interrupted, and where
 nothing else was judged in time."""
 
+PROVING = 0.2
+"""Share of the time limit that a bound for the one size may take, beside the search."""
+
 LATE = 0.8
 """Share of the time limit that a search used which its clock ended: engines leave a reserve."""
 
@@ -156,6 +161,15 @@ def synthesize(request: Request) -> Synthesis:
     LoweringError when no schedule fits the runtime; ScheduleError when a judge objects to what was
     found, which is a bug in an engine.
     """
+    over = Event()
+    try:
+        return _synthesized(request, over)
+    finally:
+        over.set()
+
+
+def _synthesized(request: Request, over: Event) -> Synthesis:
+    """Return what :func:`synthesize` does; it is `over` when that ends."""
     compiled = compile_ahead(request.report, request.stop)
     clock = Deadline.after((1 - RESERVED) * request.time_limit, spent=request.spent)
     collective = asked_collective(request.collective, request.logical.topology, request.root)
@@ -163,6 +177,7 @@ def synthesize(request: Request) -> Synthesis:
     scorer = _scorer(request, clock)
     found: list[Attempt] = []
     free: Candidate | None = None
+    further: Future[tuple[Bound, ...]] | None = None
     # However short the time is, a first answer is awaited for that long.
     early = max(scorer.clock, Deadline.after(HASTE), key=lambda deadline: deadline.end)
     try:
@@ -170,6 +185,8 @@ def synthesize(request: Request) -> Synthesis:
             begun = _open(request, collective, scorer)
         scorer.clock.end = min(scorer.clock.end, early.end)  # the user may be in a hurry
         with kept(scorer.clock):
+            if request.engine == "auto":  # a single engine may be over at once
+                further = _proving(request, collective, over)
             _search(request, collective, scorer, found, begun)
             free = _without_sketch(request, collective, chosen(found))
     except TimeUp as up:
@@ -208,7 +225,46 @@ def synthesize(request: Request) -> Synthesis:
         raise OutOfTimeError("no schedule was found", fix="raise --time-limit")
     result, proved = _proved(request, result, schedule, scorer)
     answer = _answer(request, result, schedule, proved, scorer.clock)
+    near = request.stop.is_set() or is_enough(answer.time, answer.bound.time)
+    answer = answer if further is None or near else _raised(answer, further)
     return replace(answer, free=free, attempts=tuple(found), compiled=compiled)
+
+
+def _proving(
+    request: Request, collective: Collective, over: Event
+) -> Future[tuple[Bound, ...]]:  # fmt: skip
+    """Begin to prove the bounds of a `request` that take longer, beside the search.
+
+    Not at once, as it may soon be `over`. Their programs are solved without Python's lock.
+    """
+    bare = whole(request.logical.topology)
+    _program_bounds(request, bare, collective, request.size)  # the others are kept for later
+
+    def proved() -> tuple[Bound, ...]:
+        if over.wait(OPENING * request.time_limit):
+            return ()
+        seconds = PROVING * request.time_limit
+        return _program_bounds(request, bare, collective, request.size, seconds)
+
+    pool = ThreadPoolExecutor(1)
+    further = pool.submit(proved)
+    pool.shutdown(wait=False)
+    return further
+
+
+def _raised(answer: Synthesis, further: Future[tuple[Bound, ...]]) -> Synthesis:
+    """Return an answer with the best of `further` bounds, if it is larger and there in time.
+
+    They are for the size that was asked for. A schedule for fewer bytes, with all of its times
+    longer by what there are more, is one for that size: so no more than that is lost.
+    """
+    request = answer.request
+    with suppress(TimeoutError):
+        made = best(further.result(PROVING * request.time_limit))
+        raised = replace(made, time=made.time * min(request.size, answer.size) // request.size)
+        if raised.time > answer.bound.time:
+            return replace(answer, bounds=(*answer.bounds, raised))
+    return answer
 
 
 def _cut(request: Request, collective: Collective, count: int) -> Collective:
@@ -270,19 +326,25 @@ def _completed(request: Request, collective: Collective) -> Request:
 
 
 def _program_bounds(
-    request: Request, logical: LogicalTopology, collective: Collective, size: int
-) -> tuple[Bound, ...]:
-    """Return the bounds for what is made at so many bytes: programs, or schedules alone."""
+    request: Request, logical: LogicalTopology, collective: Collective, size: int,
+    seconds: float = 0.0,
+) -> tuple[Bound, ...]:  # fmt: skip
+    """Return the bounds for what is made at so many bytes: programs, or schedules alone.
+
+    With `seconds` that it may take, the one as well that holds for a single size.
+    """
     target = request.target
     if target is None:  # a schedule may hold what no XML can
-        return any_bounds(logical, collective, size, world=ANY)
+        return any_bounds(logical, collective, size, world=ANY, seconds=seconds)
     if not target.measured:
         most = target.message_bytes(collective.name, logical.topology)
-        return any_bounds(logical, collective, size, most, request.world)
+        return any_bounds(logical, collective, size, most, request.world, seconds)
     found = []
-    for floor in floors_of(logical, plans=request.plans is not None):
+    floors = floors_of(logical, plans=request.plans is not None)
+    for floor in floors:
         launch = floor.topology.local.launch
-        bounds = any_bounds(floor, collective, size, world=request.world)
+        share = seconds / len(floors)
+        bounds = any_bounds(floor, collective, size, world=request.world, seconds=share)
         found.append(tuple(replace(bound, time=bound.time + launch) for bound in bounds))
     return min(found, key=lambda bounds: best(bounds).time)
 

@@ -6,8 +6,9 @@ size, cut and joined at will; the bound is a function of the size; switches copy
 topology says so), ``point-to-point`` (the same where switches only pass messages on: the yardstick
 of every XML) and ``fixed`` (every message carries one chunk, from rank to rank). For programs,
 whose messages have a largest size, ``point-to-point`` is asked once more on a network without
-latencies (latency.py); port_contention.py is asked for alone, as it takes seconds. They hold under
-both alpha rules. ``KINDS`` says what each is.
+latencies (latency.py); time_expanded.py says something of one size, and is asked where there are
+seconds for it; port_contention.py is asked for alone, as it takes more. They hold under both alpha
+rules. ``KINDS`` says what each is.
 """
 
 from taccl.bounds.arrival_curves import Curve

@@ -34,6 +34,7 @@ from taccl.bounds.net import FAR, MOST_RANKS, Crossing, Net, make_net
 from taccl.bounds.packing import packing_crossings
 from taccl.bounds.reduce import reduce_crossings
 from taccl.bounds.rounds import round_crossings
+from taccl.bounds.time_expanded import time_expanded_time
 from taccl.collectives import COLLECTIVES, Collective, build_collective
 from taccl.model.problem import Bound
 from taccl.topology.graph import LogicalTopology, Topology
@@ -49,6 +50,7 @@ KINDS: Mapping[str, str] = MappingProxyType({
     "drain": "the last arrival at a set of ranks, which must still spread inside it",
     "growth": "data that enters a server must still be doubled inside, one message at a time",
     "rounds": "messages one after the other, with no more than their senders knew, and all bytes",
+    "time-expanded": "routes and times together: a flow through links at all times, at its prices",
     "message": "all of these, with an alpha for every message of the runtime's largest size",
     "loop": "edges of one switch through which each rank's own value goes, too",
     "reduce": "2(n-1) messages for every piece, at the edge prices of the optimal tree packing",
@@ -130,6 +132,7 @@ def any_bounds(
     size: int,
     message_bytes: int | None = None,
     world: str = POINT_TO_POINT,
+    seconds: float = 0.0,
 ) -> tuple[Bound, ...]:
     """Return the best bound of each kind for every algorithm, chunking and batching.
 
@@ -137,11 +140,20 @@ def any_bounds(
     bytes of the counted buffer. The bounds are of the world that was asked for, which is called
     ``any`` where switches can't make a difference, and ``sketch`` when a sketch restricts the
     links. With `message_bytes` there is one more, in the world ``program``: for programs whose
-    messages have at most so many bytes.
+    messages have at most so many bytes. With `seconds` that it may take there is the one that holds
+    for a single size, if it is the largest.
     """
     found: dict[str, int] = {}
     for curve in any_curves(logical, collective, world):
         found[curve.kind] = max(found.get(curve.kind, 0), curve.at(size))
+    fans = world == ANY and logical.topology.copies_or_adds
+    if seconds and found and not fans:
+        if isinstance(collective, str):
+            collective = build_collective(collective, logical.topology.num_ranks, 1)
+        known = max(found.values())
+        net = make_net(logical, collective)
+        least = time_expanded_time(net, collective.timed(), size, known, seconds)
+        found |= {"time-expanded": least} if least > known else {}
     if logical.name is not None:
         world = "sketch"
     elif world == POINT_TO_POINT and not logical.topology.copies_or_adds:

@@ -725,9 +725,14 @@ def block_shifts(num_ranks: int) -> Iterator[Permutation]:
                 yield tuple((at - at % block + (at + step) % block).tolist())
 
 
-def automorphisms(topology: Topology) -> list[Permutation] | None:
-    """Return generators of all symmetries, as rank permutations; None: too much to find out."""
+def automorphisms(topology: Topology, fixed: int | None = None) -> list[Permutation] | None:
+    """Return generators of all symmetries, as rank permutations; None: too much to find out.
+
+    Of those of a `topology` that leave the rank `fixed` where it is; None: of all.
+    """
     count, arcs, colours = _coloured(topology)
+    if fixed is not None:
+        colours[fixed] = colours.max() + 1
     if len(arcs) > MAX_ARCS:
         return None
     found: list[list[int]] | None
