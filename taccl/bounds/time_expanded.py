@@ -80,7 +80,7 @@ FINER = 1 << 18
 """Those of a picosecond, or a slot, are so many times finer."""
 
 TINY = 1e-12
-"""What nothing that is on its way pays more than, if it is all."""
+"""Where no price is as large as this, none counts: the solver found none."""
 
 SPARE = 5e-4
 """What a slot costs at least, of what one costs on the average."""

@@ -134,3 +134,16 @@ def test_where_switches_add_both_worlds_are_told(run: Run, tmp_path: Path) -> No
     assert 8.9 < found["bound_point_to_point_us"] <= 9
     assert "reach" not in found["all"]
     assert list(found["worlds"]) == ["any", "point-to-point", "fixed"]
+
+
+def test_a_search_is_measured_by_the_bound_of_its_size(run: Run) -> None:
+    ring = ("ring:8", "allreduce", "--size", "256KB", "--json")
+    bound = json.loads(run("bound", *ring).out)
+    assert bound["bound_kind"] == "time-expanded"
+    assert bound["bound_us"] > 1.2 * bound["all"]["rounds"]
+    made = json.loads(run("synthesize", *ring, "--time-limit", "3").out)
+    assert made["bound_kind"] == "time-expanded"
+    assert bound["all"]["rounds"] < made["bound_us"] <= made["replay_us"]
+    # A single engine may be over at once, and is not made to wait.
+    alone = json.loads(run("synthesize", *ring, "--engine", "ring").out)
+    assert alone["bound_kind"] == "rounds"
