@@ -265,19 +265,15 @@ def network_of(
         return None
     origins = tuple(range(ranks)) if root is None else (root,)
     moved = list(images_of(net, crossed, root))
-    pairs, places, ways, held = (
-        list[IntArray](),
-        list[IntArray](),
-        list[IntArray](),
-        list[IntArray](),
-    )
-    for row, _, links in moved:
-        origin = row if root is None else np.zeros(1, dtype=np.int64)
-        pairs.append(origin[:, None] * ranks + row)
-        places.append(pairs[-1][:, :, None] * ranks + row)
-        ways.append(pairs[-1][:, :, None] * count + links)
-        held.append(origin[:, None, None] * count + links)
+    zero = np.zeros(1, dtype=np.int64)
+    begun = [(row if root is None else zero, row, links) for row, _, links in moved]
     on_links = [links for _, _, links in moved]
+    held = [start[:, None, None] * count + links for start, _, links in begun]
+    pairs = [start[:, None] * ranks + row for start, row, _ in begun]
+    ways = [pair[:, :, None] * count + links for pair, links in zip(pairs, on_links, strict=True)]
+    places = [
+        pair[:, :, None] * ranks + row for pair, (_, row, _) in zip(pairs, begun, strict=True)
+    ]
     shape = (len(origins), ranks, count)
     carried, images = (len(origins), 1, count), held
     if name == "alltoall":
@@ -351,12 +347,8 @@ class Grid:
             if part == 1 and overhead == alpha:
                 slots = length
             slots = np.minimum(slots, length)
-            late = network.late
-            yield (
-                (edge, self.stop - slots, self.stop)
-                if late
-                else (edge, self.start, self.start + slots)
-            )
+            first = self.stop - slots if network.late else self.start
+            yield edge, first, first + slots
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
@@ -365,11 +357,8 @@ class Grid:
         ranks, links = len(network.distance), len(network.tail)
         pair, link = np.divmod(network.ways.samples, links)
         origin, rank = np.divmod(pair, ranks)
-        source, tail, head = (
-            np.array(network.origins)[origin],
-            network.tail[link],
-            network.head[link],
-        )
+        tail, head = network.tail[link], network.head[link]
+        source = np.array(network.origins)[origin]
         first = network.distance[source, tail] // self.long
         last = self.slots - network.distance[head, rank] // self.long
         room = (self.stop - self.start + 1) * self.long > network.alpha[link][:, None]
@@ -646,12 +635,10 @@ def cheapest(grid: Grid, prices: Prices, origin: int, rank: int) -> int:
     paid = np.where(grid.allowed, prices.ways, NEVER)[number]
     rest = np.full((len(network.distance), slots + 1), NEVER)
     rest[rank] = 0
-    stop = 0
     for slot in reversed(range(slots)):
         rest[:, slot] = rest[:, slot + 1]
         first = slot * slots - slot * (slot - 1) // 2
-        stop = first + slots - slot
-        ways = (paid[:, first:stop] + rest[network.head, slot + 1 :]).min(axis=1)
+        ways = (paid[:, first : first + slots - slot] + rest[network.head, slot + 1 :]).min(axis=1)
         np.minimum.at(rest[:, slot], network.tail, ways)
     return int(rest[network.origins[origin], 0])
 
