@@ -63,8 +63,8 @@ ALIASES = {"tree": "double-binary-tree"}
 TYPICAL_LINKS = 500
 """Links that are looked at for what a typical one costs."""
 
-
 MAX_SLOTS = 65_536
+"""Of all hosts of a hostfile together."""
 
 _HOST = re.compile(r"([A-Za-z0-9][\w.\-]{0,253})(?::(\d{1,6}))?", re.ASCII)
 _SLOTS = re.compile(r"(?:slots|count|cpu)=(\d{1,6})")

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from taccl.bounds.arrival_curves import Gate, Gates, gather
 from taccl.collectives import Collective
 from taccl.errors import InputError, NoScheduleError, TacclError
-from taccl.topology.graph import LogicalTopology, Topology
+from taccl.topology.graph import LogicalTopology, Permutation, Topology
 from taccl.topology.links import MAX_PATHS
 from taccl.topology.symmetry import edge_image, smallest_of_orbit, vertex_image
 from taccl.units import PS_PER_S, Time, ceil_time, format_size
@@ -602,11 +602,17 @@ def proved_orbits(net: Net) -> Orbits:
     )
 
 
-def proved_symmetries(net: Net) -> Iterator[tuple[IntArray, IntArray]]:
-    """Yield where the rotations that :func:`proved_orbits` goes by take all ranks and edges."""
+def proved_symmetries(
+    net: Net, rotations: Iterable[Permutation] | None = None
+) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield where those of some `rotations` that are symmetries take all ranks and edges of `net`.
+
+    None: those that the topology declares, which :func:`proved_orbits` goes by.
+    """
+    rotations = net.topology.rotations if rotations is None else rotations
     _, paths = np.unique(net.src * net.vertices + net.dst, return_counts=True)
     proper = is_whole(net) and paths.max(initial=0) < MAX_PATHS
-    for rotation in net.topology.rotations if proper else ():
+    for rotation in rotations if proper else ():
         try:
             row = vertex_image(net.topology, rotation)
         except TacclError:

@@ -47,16 +47,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from taccl.bounds.net import IntArray, Net
-from taccl.collectives import Collective
-from taccl.errors import TacclError
-from taccl.topology.symmetry import automorphisms, edge_image, vertex_image
+from taccl.bounds.net import IntArray, Net, proved_symmetries
+from taccl.collectives import TURNED, Collective
+from taccl.topology.symmetry import automorphisms, smallest_of_orbit
 from taccl.units import Time
 
 Floats = NDArray[np.float64]
@@ -109,9 +107,6 @@ LONGEST = 1 << 40
 WIDE = 1 << 62
 """Numbers that are no smaller are not reckoned with in 64 bits."""
 
-TURNED: Mapping[str, str] = MappingProxyType({"reducescatter": "allgather", "reduce": "broadcast"})
-"""Collectives that are looked at from the end, and what they are then."""
-
 KNOWN = ("allgather", "allreduce", "alltoall", "broadcast")
 """Collectives that something is said of."""
 
@@ -134,7 +129,7 @@ def time_expanded_time(
         or origins * net.num_ranks * len(net.src) > MOST_WAYS
     ):
         return least
-    network = network_of(net, name, collective.root, size, late=late)
+    network = folded_net(net, name, collective.root, size, late=late)
     if network is None:
         return least
     best, time, failed, most = least, least * 6 // 5, 2 * least, SLOTS[-1]
@@ -178,19 +173,13 @@ class Orbits(NamedTuple):
 
 def orbits_of(images: Sequence[IntArray], *shape: int) -> Orbits:
     """Return the orbits of the items of a `shape`; each of the `images` says where all go."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    count = math.prod(shape)
-    here = np.tile(np.arange(count), max(1, len(images)))
-    there = np.concatenate([image.ravel() for image in images]) if images else here
-    graph = coo_array((np.ones(len(here), dtype=np.int8), (here, there)), shape=(count, count))
-    number = connected_components(graph, directed=False)[1].astype(np.int64)
+    first = smallest_of_orbit([image.ravel() for image in images], math.prod(shape))
+    number = np.unique(first, return_inverse=True)[1].astype(np.int64)
     return Orbits(number.reshape(shape), np.bincount(number))
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class FoldedNet:
     """Links by their orbits, and what goes over them.
 
     `sums`: whether what comes from all ranks travels as one, and `late`: whether messages cover the
@@ -246,9 +235,9 @@ class Network:
         return np.unique(self.carried.number[..., link], return_counts=True)
 
 
-def network_of(
+def folded_net(
     net: Net, name: str, root: int | None, size: int, *, late: bool
-) -> Network | None:  # fmt: skip
+) -> FoldedNet | None:  # fmt: skip
     """Return the links of a `net` by their orbits, for a collective; None: one has no bandwidth.
 
     The collective has a `name`, a `root` if it has one, and `size` bytes. With `late` all links are
@@ -280,7 +269,7 @@ def network_of(
         carried, images = shape, ways
     elif name == "allreduce":
         carried, images = (1, 1, count), on_links
-    return Network(
+    return FoldedNet(
         name == "allreduce", late, origins, *((net.dst, net.src) if late else (net.src, net.dst)),
         net.alpha, net.overhead, edges, net.distance.T if late else net.distance,
         orbits_of(on_links, count), orbits_of([image for _, image, _ in moved], len(edge)),
@@ -294,25 +283,19 @@ def images_of(
 ) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
     """Yield where symmetries that leave a `root` alone take all ranks, edges and links of `net`.
 
-    `crossed` has the edges of each link. Those are left out by which not all links have an image.
+    `crossed` has the edges of each link. None does where a sketch leaves links out.
     """
     known = {edges: link for link, edges in enumerate(crossed)}
-    for rotation in automorphisms(net.topology, root) or ():
-        try:
-            row = vertex_image(net.topology, rotation)
-        except TacclError:
-            continue
-        edge = edge_image(net.topology, row).astype(np.int64)
-        links = [known.get(tuple(edge[list(edges)].tolist()), -1) for edges in crossed]
-        if min(links) >= 0 and len(known) == len(crossed):
-            yield row[: net.num_ranks].astype(np.int64), edge, np.array(links, dtype=np.int64)
+    for row, edge in proved_symmetries(net, automorphisms(net.topology, root) or ()):
+        links = [known[tuple(edge[list(edges)].tolist())] for edges in crossed]
+        yield row, edge, np.array(links, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
     """The classes of messages on a `network` in so many `slots` of `long` picoseconds each."""
 
-    network: Network
+    network: FoldedNet
     long: Time
     slots: int
 
@@ -409,7 +392,7 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class LinearProgram:
     """A linear program on a `grid`, of so many `columns`; the `rows` that have prices by name."""
 
     grid: Grid
@@ -424,7 +407,7 @@ class Program:
         return float(SOLVED * entries**GROWS)
 
 
-def program_of(grid: Grid) -> Program:
+def program_of(grid: Grid) -> LinearProgram:
     """Return the program of a `grid`, whose optimum is what part of all can come in time."""
     network, links, samples = grid.network, grid.network.links, grid.network.links.samples.tolist()
     slowest = np.array([float(network.slowest[link]) for link in samples])[:, None]
@@ -481,7 +464,7 @@ def program_of(grid: Grid) -> Program:
         least = 2 * len(network.distance) - 2
         summed = (0, carried[kind, at], network.carried.size[kind])
         named["sums"] = rows.add(1, 0, math.inf, summed, (0, 0, -least))
-    return Program(grid, rows, columns, named)
+    return LinearProgram(grid, rows, columns, named)
 
 
 def conserved(
@@ -506,7 +489,7 @@ def conserved(
         yield grid.slots, 0, -1
 
 
-def priced(program: Program) -> tuple[Prices, float]:
+def priced(program: LinearProgram) -> tuple[Prices, float]:
     """Return the prices of a `program`, and its optimum."""
     grid, network = program.grid, program.grid.network
     duals, part = solved(program.rows, program.columns)

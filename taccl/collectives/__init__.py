@@ -34,8 +34,8 @@ from taccl.collectives.chunks import MAX_CHUNKS, PIECES, Collective
 from taccl.errors import InputError, did_you_mean
 
 __all__ = [
-    "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "PIECES", "WAVES", "Collective", "Kind", "alone",
-    "among_members", "build_collective", "busbw_factor", "check_members", "chunk_size_of",
+    "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "PIECES", "TURNED", "WAVES", "Collective", "Kind",
+    "alone", "among_members", "build_collective", "busbw_factor", "check_members", "chunk_size_of",
     "collective_name", "has_xml",
 ]  # fmt: skip
 
@@ -93,6 +93,9 @@ COLLECTIVES: Mapping[str, Kind] = MappingProxyType({
     "scatter": Kind("root", "each", _others, None),
 })  # fmt: skip
 """All collectives; those whose sources are ``all`` sum."""
+
+TURNED: Mapping[str, str] = MappingProxyType({"reducescatter": "allgather", "reduce": "broadcast"})
+"""Reductions to one owner of every chunk, and what they are when played backwards."""
 
 
 def has_xml(name: str) -> bool:

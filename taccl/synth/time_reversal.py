@@ -13,14 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.collectives import COLLECTIVES, build_collective
+from taccl.collectives import COLLECTIVES, TURNED, build_collective
 from taccl.model.problem import Problem
 from taccl.model.schedule import Decisions, Schedule
 from taccl.synth.plan import adjacent
 from taccl.topology.symmetry import make_group
-
-GATHERS = {"reducescatter": "allgather", "reduce": "broadcast"}
-"""Reductions to one owner of every chunk, and what they are when played backwards."""
 
 MOST_LINKS = 20_000
 """Of a machine that is mirrored, at most."""
@@ -45,7 +42,7 @@ def mirrored(problem: Problem) -> Mirror | None:
     paths. What is ready late is needed early in the mirror, and the other way round.
     """
     collective, topology = problem.collective, problem.topology
-    name = GATHERS.get(collective.name)
+    name = TURNED.get(collective.name)
     if name is None or problem.logical.name is not None or len(topology.links) > MOST_LINKS:
         return None
     if collective.late is not None:

@@ -12,16 +12,16 @@ import pytest
 from taccl.bounds import ANY, POINT_TO_POINT, any_bounds, best, time_expanded
 from taccl.bounds.net import make_net
 from taccl.bounds.time_expanded import (
+    FoldedNet,
     Grid,
-    Network,
     Prices,
+    folded_net,
     is_proof,
-    network_of,
     priced,
     program_of,
     time_expanded_time,
 )
-from taccl.collectives import build_collective
+from taccl.collectives import TURNED, build_collective
 from taccl.errors import NoScheduleError
 from taccl.model.problem import Options, problem_of
 from taccl.model.schedule import Schedule
@@ -45,12 +45,12 @@ def raised(topology: Topology, name: str, size: int, seconds: float = 2.0) -> tu
     return known, best(any_bounds(logical, name, size, world=world, seconds=seconds)).time
 
 
-def laid_out(topology: Topology, name: str, size: int, root: int | None = None) -> Network:
+def laid_out(topology: Topology, name: str, size: int, root: int | None = None) -> FoldedNet:
     """Return the network of a collective, as the program sees it."""
     made = build_collective(name, topology.num_ranks, 1, root)
-    late = name in time_expanded.TURNED
-    found = network_of(
-        make_net(whole(topology), made), time_expanded.TURNED.get(name, name), made.root, size,
+    late = name in TURNED
+    found = folded_net(
+        make_net(whole(topology), made), TURNED.get(name, name), made.root, size,
         late=late,
     )  # fmt: skip
     assert found is not None
@@ -199,7 +199,7 @@ def test_a_sum_is_a_gather_turned_round() -> None:
         # Where an edge is free before a message arrives, that is another time turned round.
         edges = tuple(replace(edge, overhead=None) for edge in topology.edges)
         topology = replace(topology, edges=edges)
-        for sums, gathers in time_expanded.TURNED.items():
+        for sums, gathers in TURNED.items():
             root = 0 if sums == "reduce" else None
             found = []
             for machine, name in ((topology, sums), (topology.reversed(), gathers)):
