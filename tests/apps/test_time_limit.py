@@ -1,6 +1,7 @@
 """Time limits and Ctrl-C end what never looks at a clock, and there is an answer all the same."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -133,6 +134,7 @@ def test_what_is_soon_judged_opens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_program_whose_replay_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule, scorer = given_up(monkeypatch)
+    scorer.clock.move(math.inf)  # on a busy machine another may need more than is left
     assert scorer.score(schedule) is None
     assert scorer.score(ring_schedule("reducescatter", 4))
 
