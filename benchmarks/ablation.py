@@ -56,6 +56,7 @@ MORE = (
     "dgx-a100 allreduce --nodes 2 --engine auto --size 1MB --profile measured",
     "mi300x allreduce --engine auto --size 1MB --profile measured",
     "mi250 allgather --nodes 2 --size 64MB --engine flooding --profile measured",
+    "mi250 allreduce --size 1KB --engine flooding",
     "leaf-spine alltoall --engine guided --size 1KB",
     "dragonfly allgather --engine guided --size 1KB",
     "leaf-spine:3x4 allgather --engine guided --size 64KB",
@@ -315,6 +316,11 @@ MECHANISMS = (
             "engine ring --profile measured",
         ),
         heavy=True,
+    ),
+    Mechanism(
+        "cubes that sums are doubled on",
+        {"taccl.synth.templates.flooding.MOST_SIDES": 0},
+        ("1KB --engine flooding",),
     ),
     Mechanism(
         "several rings before engines",

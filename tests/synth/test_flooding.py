@@ -78,6 +78,34 @@ def test_an_allreduce_meets_in_the_middle() -> None:
     assert verify(found, problem.logical) == []
 
 
+def test_an_allreduce_doubles_on_the_largest_cube_in_the_middle() -> None:
+    # Four ranks in a row: one hop to the two in the middle, an exchange, and one hop back.
+    hops = [hop for a in range(3) for hop in both_ways(a, a + 1, 5, Fraction(1))]
+    problem = problem_of(build("row", 4, hops), "allreduce", chunks=1, chunk_size=1)
+    assert problem.collective.num_chunks == 4
+    found = classical_schedules(problem, "flooding", batch=True)[0]
+    assert found.makespan == 3 * (5 + 4 * 1)
+    assert verify(found, problem.logical) == []
+    # 2 h + d rounds: with h hops to the nearest of 2^d ranks. As many as to the farthest rank of
+    # all on meshes; a ring has no more than two ranks that double.
+    rounds = {"mesh2d:4x4": 6, "mesh2d:2x4": 4, "mi250": 5, "ring:8": 7, "torus3d:4x4x4": 9}
+    for name, most in rounds.items():
+        for chunks in (1, 3):
+            problem = problem_of(load_topology(name), "allreduce", chunks, 1)
+            schedules = classical_schedules(problem, "flooding", batch=True)
+            assert most * ALPHA < schedules[0].makespan < (most + 1) * ALPHA
+            assert all(verify(one, problem.logical) == [] for one in schedules)
+
+
+def test_what_is_summed_first_leaves_first() -> None:
+    # Three pieces on a row of five: two rounds to the middle and two back, and two more behind.
+    hops = [hop for a in range(4) for hop in both_ways(a, a + 1, 5, Fraction(1))]
+    problem = problem_of(build("row", 5, hops), "allreduce", chunks=3, chunk_size=2)
+    found = classical_schedules(problem, "flooding", batch=True)
+    assert all(verify(one, problem.logical) == [] for one in found)
+    assert (4 + 2) * (5 + 5 * 2) in [one.makespan for one in found]
+
+
 def test_large_sums_meet_at_their_owners() -> None:
     hops = [hop for a in range(4) for hop in both_ways(a, a + 1, 5, Fraction(1))]
     problem = problem_of(build("row", 5, hops), "allreduce", chunks=1, chunk_size=10)
