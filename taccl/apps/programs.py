@@ -888,6 +888,9 @@ def textbook_program(
 MARGIN = 1.5
 """Times what judging should take by what it took before, to be left for it and for writing."""
 
+SOON, GROWN = 0.3, 4
+"""What took fewer seconds to judge says little of what is so many times the work."""
+
 SCORING: Mapping[bool, float] = MappingProxyType({False: 0.15, True: 0.25})
 """Of the time that is left, for the programs of one schedule: then the best so far must do.
 
@@ -986,7 +989,8 @@ class Scorer:
     judged: Proved | None = None
     late: Scored | None = None
     _known: dict[bytes, Time | LoweringError] = field(default_factory=dict)
-    _pace: float = 0.0
+    _took: float = 0.0
+    _work: int = 1
     _end: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -1134,14 +1138,18 @@ class Scorer:
             forget(last)
 
     def _save_time(self, best: Scored, task: Lowering) -> None:
-        """Judge the first program, and leave as much time as judging the best one takes."""
+        """Judge the first program, and leave as much time as judging the best one takes.
+
+        What judging a small one took says too much of larger ones: one of these is judged, too.
+        """
         if self.clock.end == math.inf:
             return
         program, _ = task.best
-        if self.judged is None:
+        work, first = max(1, work_of(program)), self.judged is None
+        if first or (self._took < SOON and work >= GROWN * self._work):
             clock = Deadline()
-            # Nothing else can be written: it may take all the time that there is.
-            self.clock.move(self.last)
+            if first:  # nothing else can be written: it may take all the time that there is
+                self.clock.move(self.last)
             lowering = lowering_of(best.schedule, task.target, self.size, best.engine)
             try:
                 require_valid(best.schedule, self.logical)
@@ -1150,8 +1158,8 @@ class Scorer:
                 self.clock.move(self._end)
                 return
             self.judged = Proved(best.schedule, best.engine, proved, task)
-            self._pace = (clock.spent) / max(1, work_of(program))
-        self.clock.move(self._end - MARGIN * self._pace * work_of(program))
+            self._took, self._work = clock.spent, work
+        self.clock.move(self._end - MARGIN * self._took * work / self._work)
 
     def _compared(self, task: Lowering) -> Time:
         """Return what the best program takes at the size at which all are compared."""

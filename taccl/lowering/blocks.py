@@ -150,17 +150,29 @@ SUMS = ("apart", "together")
 """Which threadblocks add what is received: each its own, or one all for a place."""
 
 
-def sums_by(how: str, moves: Sequence[Move]) -> list[Move]:
+def sums_by(
+    how: str, moves: Sequence[Move], lanes: Sequence[Lane], connection: Mapping[int, int]
+) -> list[Move]:
     """Return the `moves` with sums by other threadblocks, `how` is one of SUMS.
 
-    Together, all that is added to a place is added by the one that receives the message that is
-    added first. What a move does is not changed.
+    Together, all that is added to a place is added by one of those that receive a part of it: the
+    first of those that add least so far. Message ``i`` crosses ``lanes[i]`` on the
+    ``connection[i]``-th connection of its pair. What a move does is not changed.
     """
     if how == "apart":
         return list(moves)
+    parts: dict[tuple[int, Slot | None], list[int]] = defaultdict(list)
+    for move in moves:
+        if move.op is Op.REDUCE and move.message is not None:
+            parts[move.rank, move.dst].append(move.message)
+    adds = Counter[tuple[Lane, int]]()
     adding: dict[tuple[int, Slot | None], int] = {}
+    for place, messages in parts.items():
+        chosen = min(messages, key=lambda message: adds[lanes[message], connection[message]])
+        adds[lanes[chosen], connection[chosen]] += len(messages)
+        adding[place] = chosen
     return [
-        move._replace(message=adding.setdefault((move.rank, move.dst), move.message))
+        move._replace(message=adding[move.rank, move.dst])
         if move.op is Op.REDUCE and move.message is not None
         else move
         for move in moves

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from taccl.lowering.blocks import Block, Clocks
 from taccl.lowering.draft import Draft, Move, find_parts
 from taccl.msccl.program import Op, Step, StepRef
+from taccl.msccl.runtimes import RUNTIMES
 from taccl.timing.jit import jit
 from taccl.units import Time
 
@@ -45,6 +46,9 @@ MAX_CLOCKS = 20_000_000
 """int32 numbers: 80 MB."""
 
 NOP = Step(Op.NOP, count=0)
+
+MOST_FUSED = min(runtime.max_fused_reductions for runtime in RUNTIMES.values())
+"""Sums that every runtime can fuse to one."""
 
 NOTHING_HELD: Mapping[int, Time] = MappingProxyType({})
 
@@ -405,8 +409,9 @@ def write_steps(
     """Return the steps of every threadblock; ``blocks`` of a rank are numbered in their order.
 
     ``moves`` are in one legal order, and each waits for its ``dependences`` in other threadblocks.
-    All of these but one go on nops before the step. Every ``re`` follows its own receive or a
-    ``re`` with another target, so the parser's fusion of reductions never applies.
+    All of these but one go on nops before the step. Parsers fuse ``re`` steps that follow one
+    another, have one target and wait for nothing between them: a step before one of another count,
+    or with which too many would be fused, posts, which ends that.
     """
     refs = [StepRef(0, 0)] * len(moves)
     ids: dict[int, int] = defaultdict(int)
@@ -421,12 +426,17 @@ def write_steps(
     result = []
     for block in blocks:
         steps: list[Step] = []
+        fused = 0
         for number in block.moves:
             move = moves[number]
             needs = sorted(refs[target] for target in dependences[number])
-            steps += [replace(NOP, depends=need) for need in needs[:-1]]
             last = needs[-1] if needs else None
-            posts = number in awaited
-            steps.append(Step(move.op, move.src, move.dst, move.chunks, last, posts))
+            step = Step(move.op, move.src, move.dst, move.chunks, last, number in awaited)
+            before = steps[-1] if steps and not needs else NOP
+            fuses = before.op is step.op is Op.REDUCE and before.dst == step.dst
+            if fuses and (before.count != step.count or fused == MOST_FUSED):
+                steps[-1], fuses = replace(before, posts=True), False
+            fused = fused + 1 if fuses else 1
+            steps += [*(replace(NOP, depends=need) for need in needs[:-1]), step]
         result.append(tuple(steps))
     return result

@@ -120,12 +120,15 @@ class _Accesses:
         known = self.of[part]
         return known[bisect_right(known, (since, True, True)) :]
 
-    def between(self, place: int, last: int) -> bool:
-        """Tell whether something between a move and a later position conflicts with the move."""
+    def between(self, place: int, last: int, since: int | None = None) -> bool:
+        """Tell whether something between a move and a later position conflicts with the move.
+
+        What comes before a position `since` does not count; None: the move's own.
+        """
         for sides in self.parts.of(place):
             for side, writes in zip(sides, (False, True), strict=True):
                 for part in side:
-                    for other, _, wrote in self._since(part, place):
+                    for other, _, wrote in self._since(part, place if since is None else since):
                         if other >= last:
                             break
                         if writes or wrote:
@@ -180,6 +183,32 @@ def sum_where_received(draft: Draft) -> Draft:
                 else reader._replace(dst=first.dst)
             )
     return replace(draft, moves=[move for move in moves if move is not None])
+
+
+def sum_at_once(draft: Draft) -> Draft:
+    """Return the draft with all that is added to a place added when the last of it has arrived.
+
+    A threadblock that adds what others receive so takes what it receives itself meanwhile.
+    """
+    accesses = _Accesses(draft)
+    series: dict[tuple[int, Slot | None, int], list[int]] = {}
+    found: list[list[int]] = []
+    for place, move in enumerate(draft.moves):
+        if move.op is not Op.REDUCE or move.message is None:
+            continue
+        key = move.rank, move.dst, move.chunks
+        adds = series.get(key)
+        if adds is None or any(accesses.between(one, place, adds[-1]) for one in adds):
+            adds = series[key] = []
+            found.append(adds)
+        adds.append(place)
+    before = {adds[-1]: adds for adds in found}
+    late = {place for adds in found for place in adds[:-1]}
+    return replace(draft, moves=[
+        draft.moves[one]
+        for place in range(len(draft.moves)) if place not in late
+        for one in before.get(place, (place,))
+    ])  # fmt: skip
 
 
 def _passed_on(draft: Draft, accesses: _Accesses, added: int) -> list[int] | None:
@@ -501,6 +530,10 @@ def finish(draft: Draft, options: LowerOptions) -> Lowered:
         if sums not in draft.fitted:
             draft.fitted[sums] = sums(draft)
         summed = draft.fitted[sums]
+        if options.sums == "together" and not options.fused:
+            if sum_at_once not in draft.fitted:
+                draft.fitted[sum_at_once] = sum_at_once(summed)
+            summed = draft.fitted[sum_at_once]
         made, blocks, waits, clocks = _fit_blocks(summed, options)
         moves, scratch = share_scratch(made.moves, clocks, made.scratch)
         draft.fitted[key] = moves, scratch, blocks, write_steps(moves, blocks, waits)
@@ -533,7 +566,7 @@ def _fit_blocks(
         made, joins = fuse_sends(draft, connection, options.fused) if options.fused else (draft, {})
         if options.paired:
             joins |= pair_ends(lanes, connection, joins)
-        moves = sums_by(options.sums, made.moves)
+        moves = sums_by(options.sums, made.moves, lanes, connection)
         blocks = assign_blocks(moves, lanes, topology, connection, joins, options.instances)
         most = max(Counter(block.rank for block in blocks).values(), default=0) * options.instances
         _hold(THREADBLOCKS, most, options.max_threadblocks, MANY_THREADBLOCKS)

@@ -76,23 +76,25 @@ def write_xml(program: Program, runtime: str = "portable") -> str:
                 src = step.src or Slot(Buffer.INPUT, none)
                 dst = step.dst or Slot(Buffer.OUTPUT, none)
                 depends = step.depends or StepRef(-1, -1)
-                lines.append("      " + _tag(
-                    "step", end="/", s=number, type=step.op.value, srcbuf=src.buffer.value,
-                    srcoff=src.offset, dstbuf=dst.buffer.value, dstoff=dst.offset, cnt=step.count,
-                    depid=depends.threadblock, deps=depends.step, hasdep=int(step.posts),
-                ))  # fmt: skip
+                # The many lines of a program: nothing in them needs escapes.
+                lines.append(
+                    f'      <step s="{number}" type="{step.op.value}" srcbuf="{src.buffer.value}"'
+                    f' srcoff="{src.offset}" dstbuf="{dst.buffer.value}" dstoff="{dst.offset}"'
+                    f' cnt="{step.count}" depid="{depends.threadblock}" deps="{depends.step}"'
+                    f' hasdep="{int(step.posts)}"/>'
+                )
             lines.append("    </tb>")
         lines.append("  </gpu>")
     return "\n".join([*lines, "</algo>", ""])
 
 
-def _tag(tag: str, *, end: str = "", **values: int | str) -> str:
+def _tag(tag: str, **values: int | str) -> str:
     # The runtimes' reader knows no single quotes, to which quoteattr would switch.
     attributes = (
         f' {key}="{value if isinstance(value, int) else escape(value, _ESCAPES)}"'
         for key, value in values.items()
     )
-    return f"<{tag}{''.join(attributes)}{end}>"
+    return f"<{tag}{''.join(attributes)}>"
 
 
 _ESCAPES = {'"': "&quot;", "\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}

@@ -18,7 +18,7 @@ import pytest
 from taccl.apps import Request, Synthesis, Target, synthesize, warmup
 from taccl.apps.inputs import load_network
 from taccl.apps.outputs import summary
-from taccl.apps.programs import FAR, TOO_LONG, Lowering, Scored, Scorer
+from taccl.apps.programs import FAR, MARGIN, TOO_LONG, Lowering, Scored, Scorer
 from taccl.errors import OutOfTimeError
 from taccl.model.problem import Bound, Options, Problem, Result, Status
 from taccl.model.schedule import Schedule
@@ -27,7 +27,7 @@ from taccl.msccl.program import Program
 from taccl.synth.templates.classical import CLASSICAL, textbook_schedule
 from taccl.timing.deadline import Deadline, hurry
 from taccl.verify import verify
-from tests.msccl.builders import ring_schedule
+from tests.msccl.builders import mesh, pairs_schedule, ring_schedule
 
 LIMIT = 1.5
 
@@ -152,6 +152,27 @@ def test_what_was_given_up_is_scored_in_the_end_where_it_must_be_far_faster(
         assert scorer.refusal(schedule) == refusal
     assert scorer.best is not None
     assert scorer.best.task is not None
+
+
+def test_what_it_takes_to_judge_a_small_program_says_little_of_large_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own, pause = Lowering.proved, 0.1
+
+    def slow(lowering: Lowering) -> Program:
+        time.sleep(pause)  # whatever it judges
+        return own(lowering)
+
+    monkeypatch.setattr(Lowering, "proved", slow)
+    scorer = Scorer(Target(), 64_000, list[str]().append, clock=Deadline.after(60))
+    scorer.last, end = scorer.clock.end + 60, scorer.clock.end
+    assert scorer.score(ring_schedule("allgather", 8))
+    assert scorer.clock.end < end - pause
+    assert scorer.score(pairs_schedule("allgather", mesh(8), 8))
+    assert scorer.judged is not None
+    assert scorer.judged.schedule.collective.chunks_per_rank == 8
+    # By the first one alone eight times as much would be left.
+    assert scorer.clock.end > end - 4 * MARGIN * pause
 
 
 def test_an_engine_whose_program_takes_too_long_leaves_the_opening(

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -14,14 +15,23 @@ from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import LoweringError
 from taccl.lowering.blocks import (
     SUMS,
+    Block,
     Cuts,
     number_connections,
     stretches_of,
     sums_by,
     ways_by_load,
 )
+from taccl.lowering.dependencies import MOST_FUSED, write_steps
 from taccl.lowering.draft import Lane, Message, Move
-from taccl.lowering.lower import LowerOptions, lower, modes_served
+from taccl.lowering.lower import (
+    LowerOptions,
+    draft_of,
+    lower,
+    modes_served,
+    sum_at_once,
+    sum_where_received,
+)
 from taccl.model.problem import Options, problem_of
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.interpret import find_root, judge
@@ -78,10 +88,10 @@ def test_a_lowered_program_is_judged_clean(name: str, options: str) -> None:
     assert judge(make(SMALL[name], **OPTIONS[options]), "portable") == []
 
 
-@given(seed=st.integers(0, 10**6), collective=st.sampled_from(WITH_XML))
-@settings(max_examples=60)
-def test_any_schedule_becomes_a_clean_program(seed: int, collective: str) -> None:
-    program = make(random_schedule(seed, collective), max_threadblocks=200)
+@given(seed=st.integers(0, 10**6), collective=st.sampled_from(WITH_XML), sums=st.sampled_from(SUMS))
+@settings(max_examples=90)
+def test_any_schedule_becomes_a_clean_program(seed: int, collective: str, sums: str) -> None:
+    program = make(random_schedule(seed, collective), max_threadblocks=200, sums=sums)
     assert judge(program, "executor") == []
 
 
@@ -418,17 +428,48 @@ def test_reading_what_was_written_gives_the_program(name: str, runtime: str) -> 
 def test_one_of_those_who_receive_adds_all_that_is_added_to_a_place() -> None:
     places = [Slot(Buffer.OUTPUT, place) for place in range(3)]
     moves = [
-        Move(rank, Op.REDUCE, Slot(Buffer.SCRATCH, 0), place, 1, 10 * rank + message)
+        Move(rank, Op.REDUCE, Slot(Buffer.SCRATCH, 0), place, 1, 2 * rank + message)
         for rank in range(2) for place in places for message in range(2)
     ]  # fmt: skip
     moves.append(Move(0, Op.COPY, places[0], places[1], 1, None))
+    lanes = [Lane(2 + message % 2, message // 2, 0) for message in range(4)]
     by_rank = {
-        how: [[move.message for move in sums_by(how, moves) if move.rank == rank and move.dst]
-              for rank in range(2)]
+        how: [[move.message for move in sums_by(how, moves, lanes, dict.fromkeys(range(4), 0))
+               if move.rank == rank and move.dst] for rank in range(2)]
         for how in SUMS
     }  # fmt: skip
-    assert by_rank["apart"] == [[0, 1, 0, 1, 0, 1, None], [10, 11, 10, 11, 10, 11]]
-    assert by_rank["together"] == [[0, 0, 0, 0, 0, 0, None], [10, 10, 10, 10, 10, 10]]
+    assert by_rank["apart"] == [[0, 1, 0, 1, 0, 1, None], [2, 3, 2, 3, 2, 3]]
+    # Places are shared out among those who receive.
+    assert by_rank["together"] == [[0, 0, 1, 1, 0, 0, None], [2, 2, 3, 3, 2, 2]]
+
+
+def test_together_all_is_added_at_once_and_after_the_last_of_it_was_received() -> None:
+    schedule = pairs_schedule("reducescatter", hub(4), 2)
+    options = LowerOptions("sums", sums="together")
+    draft = sum_where_received(draft_of(schedule, options))
+    late = sum_at_once(draft)
+    assert sorted(map(str, late.moves)) == sorted(map(str, draft.moves))
+    for rank in range(4):
+        own = [move for move in late.moves if move.rank == rank]
+        runs = [
+            (dst, len(list(run)))
+            for dst, run in groupby(m.dst if m.op is Op.REDUCE else None for m in own) if dst
+        ]  # fmt: skip
+        assert sorted(count for _, count in runs) == [3, 3]
+        assert len({dst for dst, _ in runs}) == 2
+    assert judge(lower(schedule, options), "portable", None) == []
+
+
+def test_no_more_sums_fuse_than_a_runtime_can_and_none_of_other_counts() -> None:
+    scratch, total = (Slot(buffer, 0) for buffer in (Buffer.SCRATCH, Buffer.OUTPUT))
+    counts = [1] * (MOST_FUSED + 2) + [2, 2, 1]
+    moves = [Move(0, Op.REDUCE, scratch, total, count, 0) for count in counts]
+    block = Block(0, None, 1, Lane(1, 0, 0), 0, tuple(range(len(moves))))
+    (steps,) = write_steps(moves, [block], [()] * len(moves))
+    ends = [number for number, step in enumerate(steps) if step.posts]
+    assert ends == [MOST_FUSED - 1, MOST_FUSED + 1, MOST_FUSED + 3]
+    (waiting,) = write_steps(moves, [block, block], [(0,)] * len(moves))[:1]
+    assert sum(step.posts for step in waiting) == 1
 
 
 @pytest.mark.parametrize("how", SUMS)
