@@ -57,6 +57,8 @@ MORE = (
     "mi300x allreduce --engine auto --size 1MB --profile measured",
     "mi250 allgather --nodes 2 --size 64MB --engine flooding --profile measured",
     "mi250 allreduce --size 1KB --engine flooding",
+    "dgx-h100 reducescatter --nodes 2 --size 4MiB --chunks 4 --engine flooding --profile measured",
+    "mi300x allreduce --size 4MiB --chunks 4 --engine all-pairs --profile measured",
     "leaf-spine alltoall --engine guided --size 1KB",
     "dragonfly allgather --engine guided --size 1KB",
     "leaf-spine:3x4 allgather --engine guided --size 64KB",
@@ -316,6 +318,16 @@ MECHANISMS = (
             "engine ring --profile measured",
         ),
         heavy=True,
+    ),
+    Mechanism(
+        "sums: all of a place at once",
+        {"taccl.lowering.lower.sum_at_once": _first},
+        ("4MiB --chunks 4 --engine",),
+    ),
+    Mechanism(
+        "sums: piece after piece in rounds",
+        {"taccl.synth.templates.classical.piece_by_piece": _second},
+        ("4MiB --chunks 4 --engine",),
     ),
     Mechanism(
         "cubes that sums are doubled on",

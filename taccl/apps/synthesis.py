@@ -98,6 +98,9 @@ QUARTERS_EARLY = (1, 4, 2, 8)
 PIECES_FIRST = (4, 8, 2, 1)
 """Chunk counts where threadblocks add, or pass on, one chunk while the next one arrives."""
 
+FILLING = 4
+"""Instances that fill a link: up to half as many chunks more pay, where these can be cut so."""
+
 PIECE = 1024
 """Bytes of such a chunk, at least."""
 
@@ -593,6 +596,13 @@ def counts_of(
         unit = _least_bytes(request.target, request.size, collective, counts[0]) // counts[0]
         counts = tuple(count for count in counts if count * unit <= request.size)
         if request.measured and request.target.instances is None:
+            if counts == PIECES_FIRST:  # sizes may be decimal: a megabyte is 5^6 times 2^6 bytes
+                near = (range(count, count + count // 2 + 1) for count in counts)
+                filled = (
+                    (more for more in some if request.size % (FILLING * more * unit) == 0)
+                    for some in near
+                )
+                counts = tuple(dict.fromkeys(map(next, filled, counts)))
             # It takes several instances to fill a link: those come first that halve their chunks,
             # or leave a rest in any case, so that instances may be chosen.
             whole = (

@@ -49,6 +49,10 @@ RESERVE = 0.15
 HOPELESS = Fraction(3, 2)
 """Times the best score: a classical schedule is not lowered that is expected to take longer."""
 
+UNLIKELY = Fraction(11, 10)
+"""Times what the most promising way of an algorithm is expected to take, likewise: of programs that
+pass on slices of a message, nothing is known of the others before they are replayed."""
+
 FIRST, SLICED_FIRST = 0.1, 0.35
 """Of the time limit, for the classical algorithms before the engines; the rest come after them.
 
@@ -516,21 +520,26 @@ def _advance(
 def _promising(search: Search, count: int, seconds: float) -> tuple[Problem, Options]:
     """Return a task whose score does not lower what would take much longer than the best.
 
-    Nor, unless programs pass on slices, what takes longer than another one of the task in a
-    program. Its makespan is taken for its score then, and it is out of the running.
+    Nor what takes longer than another one of the task does in a program, or is expected to where
+    programs pass on slices. Its makespan is taken for its score then, and it is out of the running.
     """
     problem, options = search.series.task(count, seconds)
     score = options.score
     if score is None:
         return problem, options
 
-    sliced, scores = search.series.sliced, list[Time]()
+    sliced, scores, hopes = search.series.sliced, list[Time](), list[Time]()
 
     @cache
     def is_hopeless(schedule: Schedule) -> bool:
         known = search.opened if search.best is None else search.best.time
-        is_late = known is not None and options.expects(schedule) > HOPELESS * known
-        return is_late or (not sliced and any(time < schedule.makespan for time in scores))
+        expected = options.expects(schedule)
+        if known is not None and expected > HOPELESS * known:
+            return True
+        if sliced:
+            hopes.append(expected)
+            return expected > UNLIKELY * min(hopes)
+        return any(time < schedule.makespan for time in scores)
 
     def promising(schedule: Schedule) -> Time | None:
         found = schedule.makespan if is_hopeless(schedule) else score(schedule)

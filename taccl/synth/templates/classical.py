@@ -120,7 +120,14 @@ from taccl.synth.templates.rings import (
     ring,
     rings_inside,
 )
-from taccl.synth.templates.steps import GATHER_FAMILY, Step, best_links, in_runs, ranks_by_server
+from taccl.synth.templates.steps import (
+    GATHER_FAMILY,
+    Step,
+    best_links,
+    in_runs,
+    piece_by_piece,
+    ranks_by_server,
+)
 from taccl.synth.templates.trees import (
     binomial,
     chain,
@@ -379,6 +386,9 @@ def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
                 f" {problem.most_peers}"
             )
             continue
+        if trial.batch and not problem.topology.links.overhead.any():
+            # More messages cost nothing, and one for all pieces is what there is without pieces.
+            sequence = piece_by_piece(problem, sequence)
         for packed in dict.fromkeys((packs, packs and not trial.template.cut)):
             messages = in_runs(problem, sequence) if trial.batch and not packed else sequence
             decisions = _decided(problem, messages, links, batch=trial.batch)

@@ -23,9 +23,8 @@ Dalal, Metcalfe: Reverse path forwarding of broadcast packets (1978), for trees 
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations, product
-from typing import TypeVar
 
 from taccl.model.problem import Problem
 from taccl.synth.templates.steps import GATHER_FAMILY, ROUND_BARRIER, Links, Order, Step, best_links
@@ -73,41 +72,16 @@ def flooding(problem: Problem) -> Iterator[Iterator[Step]]:
     starts = [(ends(chunk)[0],) for chunk in range(collective.num_chunks)]
     flows, hops = (turned, away[1]) if collective.reduces else (links, away[0])
     pieces = collective.index.tolist()
-    for first, alone in _ways(problem):
+    for first in ([0] * len(pieces), pieces)[: 1 + any(pieces)]:
         rounds = _flood(problem, flows, home, hops, starts, first)
         spread = [
-            (part, *pair, False) for messages in rounds
-            for part, pair in _parts(messages, pieces, alone=alone)
+            (tuple(sorted(chunks)), *pair, False)
+            for messages in rounds for pair, chunks in messages.items()
         ]  # fmt: skip
         if collective.reduces:
             yield ((chunks, dst, src, True) for chunks, src, dst, _ in reversed(spread))
         else:
             yield iter(spread)
-
-
-def _ways(problem: Problem) -> Iterator[tuple[Sequence[int], bool]]:
-    """Yield the rounds before each chunk leaves, and whether pieces have messages of their own."""
-    pieces = problem.collective.index.tolist()
-    # Where more messages cost nothing, one for all pieces is what there is without pieces.
-    yield [0] * len(pieces), any(pieces) and not problem.topology.links.overhead.any()
-    if any(pieces):
-        yield pieces, False
-
-
-Ends = TypeVar("Ends")
-
-
-def _parts(
-    messages: Mapping[Ends, Sequence[int]], pieces: Sequence[int], *, alone: bool
-) -> Iterator[tuple[tuple[int, ...], Ends]]:
-    """Yield the chunks of each of the `messages`, ascending, and its ends.
-
-    Where pieces are `alone`, each has a message of its own, and one comes after the other.
-    """
-    for piece in range(max(pieces) + 1) if alone else (None,):
-        for ends, chunks in messages.items():
-            if part := tuple(c for c in sorted(chunks) if piece is None or pieces[c] == piece):
-                yield part, ends
 
 
 def _meeting(
@@ -126,7 +100,7 @@ def _meeting(
     if len(set(home)) == 1 and (cubes := _cubes(links, reach, away)):
         choices.append(cubes)
     pieces, owners = collective.index.tolist(), collective.owner.tolist()
-    for (first, alone), meets in product(_ways(problem), choices):
+    for first, meets in product(([0] * len(pieces), pieces)[: 1 + any(pieces)], choices):
         starts = [meets[owner % len(meets)] for owner in owners]
         sides = (len(meets[0]) - 1).bit_length()
         # What is summed first leaves first: it is the last in time turned round.
@@ -147,20 +121,13 @@ def _meeting(
         for number, messages in enumerate(spread):
             for (src, dst), chunks in messages.items():
                 rounds[last + sides + number].setdefault((src, dst, False), []).extend(chunks)
-        yield _in_rounds([rounds[number] for number in sorted(rounds)], pieces, alone=alone)
-
-
-def _in_rounds(
-    rounds: Iterable[Mapping[tuple[Rank, Rank, bool], Sequence[int]]],
-    pieces: Sequence[int],
-    *,
-    alone: bool,
-) -> Iterator[Step]:
-    """Yield the steps of rounds; what is sent in one has what came in those before."""
-    for messages in rounds:
-        for part, ends in _parts(messages, pieces, alone=alone):
-            yield part, *ends
-        yield ROUND_BARRIER
+        yield (
+            step for number in sorted(rounds)
+            for step in (
+                *((tuple(sorted(row)), *ends) for ends, row in rounds[number].items()),
+                ROUND_BARRIER,
+            )
+        )  # fmt: skip
 
 
 def _cubes(links: Links, reach: list[int], away: list[list[list[int]]]) -> list[Cube]:

@@ -96,6 +96,44 @@ def ranks_by_server(problem: Problem) -> list[tuple[Rank, ...]] | None:
     return list(servers) if len(set(map(len, servers))) == 1 else None
 
 
+def piece_by_piece(problem: Problem, steps: Sequence[Step]) -> list[Step]:
+    """Return `steps` with a message for each piece of a rank's chunks, piece after piece in rounds.
+
+    So a piece goes on, or is summed, while the next one arrives. A round has what needs nothing but
+    the rounds before it; whatever concerns one chunk keeps its order at every rank. The steps are
+    as they were where a message has the chunks of several ranks, or none has several pieces; what
+    one root has, algorithms cut themselves.
+    """
+    collective = problem.collective
+    owner, piece = collective.owner.tolist(), collective.index.tolist()
+    several = [chunks for chunks, *_ in steps if len(chunks) > 1]
+    if (
+        collective.root is not None
+        or not several
+        or any(
+            len({owner[chunk] for chunk in chunks}) > 1
+            or len({piece[chunk] for chunk in chunks}) < len(chunks)
+            for chunks in several
+        )
+    ):
+        return list(steps)
+    barriers = any(not chunks for chunks, *_ in steps)
+    reached, left = Counter[tuple[int, Rank]](), Counter[tuple[int, Rank]]()
+    rows: list[tuple[tuple[int, int], Step]] = []
+    number = 0
+    for chunks, src, dst, reduce in steps:
+        if not chunks:
+            rows.append(((number, len(owner)), ROUND_BARRIER))
+            number += 1
+        for chunk in chunks:
+            if not barriers:
+                number = max(1 + reached[chunk, src], left[chunk, dst])
+                left[chunk, src] = max(left[chunk, src], number)
+                reached[chunk, dst] = max(reached[chunk, dst], number)
+            rows.append(((number, piece[chunk]), ((chunk,), src, dst, reduce)))
+    return [step for _, step in sorted(rows, key=lambda row: row[0])]
+
+
 def in_runs(problem: Problem, steps: Sequence[Step]) -> list[Step]:
     """Cut messages into runs of chunks that are adjacent at both ends, as few as there are.
 
