@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.lowering.draft import Lane, Message, Move
-from taccl.msccl.program import Op, Slot
+from taccl.msccl.program import Op
 from taccl.topology.graph import Topology
 from taccl.units import Time
 
@@ -155,28 +155,28 @@ def sums_by(
 ) -> list[Move]:
     """Return the `moves` with sums by other threadblocks, `how` is one of SUMS.
 
-    Together, all that is added to a place is added by one of those that receive a part of it: the
-    first of those that add least so far. Message ``i`` crosses ``lanes[i]`` on the
-    ``connection[i]``-th connection of its pair. What a move does is not changed.
+    Together, what moves that follow one another add to a place is added by one of those that
+    receive a part of it: the first of those that add least so far. Message ``i`` crosses
+    ``lanes[i]`` on the ``connection[i]``-th connection of its pair. What a move does is not
+    changed.
     """
     if how == "apart":
         return list(moves)
-    parts: dict[tuple[int, Slot | None], list[int]] = defaultdict(list)
-    for move in moves:
-        if move.op is Op.REDUCE and move.message is not None:
-            parts[move.rank, move.dst].append(move.message)
+    summed = list(moves)
     adds = Counter[tuple[Lane, int]]()
-    adding: dict[tuple[int, Slot | None], int] = {}
-    for place, messages in parts.items():
-        chosen = min(messages, key=lambda message: adds[lanes[message], connection[message]])
-        adds[lanes[chosen], connection[chosen]] += len(messages)
-        adding[place] = chosen
-    return [
-        move._replace(message=adding[move.rank, move.dst])
-        if move.op is Op.REDUCE and move.message is not None
-        else move
-        for move in moves
-    ]
+    for key, run in groupby(
+        enumerate(moves),
+        lambda one: (one[1].rank, one[1].dst)
+        if one[1].op is Op.REDUCE and one[1].message is not None else None,
+    ):  # fmt: skip
+        places = [place for place, _ in run] if key is not None else []
+        parts = [message for place in places if (message := moves[place].message) is not None]
+        if parts:
+            chosen = min(parts, key=lambda message: adds[lanes[message], connection[message]])
+            adds[lanes[chosen], connection[chosen]] += len(parts)
+            for place in places:
+                summed[place] = moves[place]._replace(message=chosen)
+    return summed
 
 
 def ways_needed(messages: Sequence[Message], lanes: Sequence[Lane], slots: int) -> dict[Lane, int]:

@@ -530,10 +530,10 @@ def finish(draft: Draft, options: LowerOptions) -> Lowered:
         if sums not in draft.fitted:
             draft.fitted[sums] = sums(draft)
         summed = draft.fitted[sums]
-        if options.sums == "together" and not options.fused:
-            if sum_at_once not in draft.fitted:
-                draft.fitted[sum_at_once] = sum_at_once(summed)
-            summed = draft.fitted[sum_at_once]
+        if options.sums == "together":
+            if (sums, sum_at_once) not in draft.fitted:
+                draft.fitted[sums, sum_at_once] = sum_at_once(summed)
+            summed = draft.fitted[sums, sum_at_once]
         made, blocks, waits, clocks = _fit_blocks(summed, options)
         moves, scratch = share_scratch(made.moves, clocks, made.scratch)
         draft.fitted[key] = moves, scratch, blocks, write_steps(moves, blocks, waits)

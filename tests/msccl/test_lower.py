@@ -432,15 +432,16 @@ def test_one_of_those_who_receive_adds_all_that_is_added_to_a_place() -> None:
         for rank in range(2) for place in places for message in range(2)
     ]  # fmt: skip
     moves.append(Move(0, Op.COPY, places[0], places[1], 1, None))
+    moves.append(Move(1, Op.REDUCE, Slot(Buffer.SCRATCH, 0), places[0], 1, 3))
     lanes = [Lane(2 + message % 2, message // 2, 0) for message in range(4)]
     by_rank = {
         how: [[move.message for move in sums_by(how, moves, lanes, dict.fromkeys(range(4), 0))
                if move.rank == rank and move.dst] for rank in range(2)]
         for how in SUMS
     }  # fmt: skip
-    assert by_rank["apart"] == [[0, 1, 0, 1, 0, 1, None], [2, 3, 2, 3, 2, 3]]
-    # Places are shared out among those who receive.
-    assert by_rank["together"] == [[0, 0, 1, 1, 0, 0, None], [2, 2, 3, 3, 2, 2]]
+    assert by_rank["apart"] == [[0, 1, 0, 1, 0, 1, None], [2, 3, 2, 3, 2, 3, 3]]
+    # Places are shared out among those who receive; what comes later is added by its receiver.
+    assert by_rank["together"] == [[0, 0, 1, 1, 0, 0, None], [2, 2, 3, 3, 2, 2, 3]]
 
 
 def test_together_all_is_added_at_once_and_after_the_last_of_it_was_received() -> None:

@@ -45,11 +45,18 @@ def test_barriers_stay_where_they_are() -> None:
     assert piece_by_piece(asked("allreduce", 2), exchange * 2) == [*cut, ROUND_BARRIER] * 2
 
 
-def test_what_has_no_pieces_of_one_rank_stays_as_it_is() -> None:
-    several: list[Step] = [((0, 1, 2, 3), 0, 1, False)]
-    single: list[Step] = [((1,), 0, 1, False), ((0,), 0, 1, False)]
-    for steps in (several, single):
-        assert piece_by_piece(asked("allgather", 2), steps) == steps
+def test_pieces_of_several_ranks_travel_together() -> None:
+    steps: list[Step] = [((0, 1, 2, 3), 0, 1, False)]
+    assert piece_by_piece(asked("allgather", 2), steps) == [
+        ((0, 2), 0, 1, False), ((1, 3), 0, 1, False)
+    ]  # fmt: skip
+
+
+def test_what_has_no_pieces_in_a_message_stays_as_it_is() -> None:
+    apart: list[Step] = [((1,), 0, 1, False), ((0, 2), 0, 1, False)]
+    assert piece_by_piece(asked("allgather", 2), apart) == apart
+    of_root: list[Step] = [((0, 1), 0, 1, False)]
+    assert piece_by_piece(asked("broadcast", 2), of_root) == of_root
 
 
 def test_it_is_right_for_every_algorithm() -> None:

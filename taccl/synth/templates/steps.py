@@ -101,20 +101,11 @@ def piece_by_piece(problem: Problem, steps: Sequence[Step]) -> list[Step]:
 
     So a piece goes on, or is summed, while the next one arrives. A round has what needs nothing but
     the rounds before it; whatever concerns one chunk keeps its order at every rank. The steps are
-    as they were where a message has the chunks of several ranks, or none has several pieces; what
-    one root has, algorithms cut themselves.
+    as they were where no message has several pieces; what one root has, algorithms cut themselves.
     """
-    collective = problem.collective
-    owner, piece = collective.owner.tolist(), collective.index.tolist()
-    several = [chunks for chunks, *_ in steps if len(chunks) > 1]
-    if (
-        collective.root is not None
-        or not several
-        or any(
-            len({owner[chunk] for chunk in chunks}) > 1
-            or len({piece[chunk] for chunk in chunks}) < len(chunks)
-            for chunks in several
-        )
+    collective, piece = problem.collective, problem.collective.index.tolist()
+    if collective.root is not None or all(
+        len({piece[chunk] for chunk in chunks}) < 2 for chunks, *_ in steps
     ):
         return list(steps)
     barriers = any(not chunks for chunks, *_ in steps)
@@ -123,14 +114,16 @@ def piece_by_piece(problem: Problem, steps: Sequence[Step]) -> list[Step]:
     number = 0
     for chunks, src, dst, reduce in steps:
         if not chunks:
-            rows.append(((number, len(owner)), ROUND_BARRIER))
+            rows.append(((number, len(piece)), ROUND_BARRIER))
             number += 1
-        for chunk in chunks:
+        for each in sorted({piece[chunk] for chunk in chunks}):
+            part = tuple(chunk for chunk in chunks if piece[chunk] == each)
             if not barriers:
-                number = max(1 + reached[chunk, src], left[chunk, dst])
-                left[chunk, src] = max(left[chunk, src], number)
-                reached[chunk, dst] = max(reached[chunk, dst], number)
-            rows.append(((number, piece[chunk]), ((chunk,), src, dst, reduce)))
+                number = max(max(1 + reached[chunk, src], left[chunk, dst]) for chunk in part)
+                for chunk in part:
+                    left[chunk, src] = max(left[chunk, src], number)
+                    reached[chunk, dst] = max(reached[chunk, dst], number)
+            rows.append(((number, each), (part, src, dst, reduce)))
     return [step for _, step in sorted(rows, key=lambda row: row[0])]
 
 
