@@ -1155,10 +1155,12 @@ class Scorer:
                 require_valid(best.schedule, self.logical)
                 proved = replace(lowering, made=task.best).proved()
             except LoweringError:
-                self.clock.move(self._end)
-                return
-            self.judged = Proved(best.schedule, best.engine, proved, task)
-            self._took, self._work = clock.spent, work
+                if first:
+                    self.clock.move(self._end)
+                    return
+            else:
+                self.judged = Proved(best.schedule, best.engine, proved, task)
+                self._took, self._work = clock.spent, work
         self.clock.move(self._end - MARGIN * self._took * work / self._work)
 
     def _compared(self, task: Lowering) -> Time:

@@ -99,7 +99,8 @@ PIECES_FIRST = (4, 8, 2, 1)
 """Chunk counts where threadblocks add, or pass on, one chunk while the next one arrives."""
 
 FILLING = 4
-"""Instances that fill a link: up to half as many chunks more pay, where these can be cut so."""
+"""Instances that fill a link: where chunks can't be cut so, up to half as many more are taken that
+can."""
 
 PIECE = 1024
 """Bytes of such a chunk, at least."""

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl.lowering.draft import Lane, Message, Move
-from taccl.msccl.program import Op
+from taccl.msccl.program import Op, Slot
 from taccl.topology.graph import Topology
 from taccl.units import Time
 
@@ -162,20 +162,23 @@ def sums_by(
     """
     if how == "apart":
         return list(moves)
-    summed = list(moves)
-    adds = Counter[tuple[Lane, int]]()
-    for key, run in groupby(
-        enumerate(moves),
-        lambda one: (one[1].rank, one[1].dst)
-        if one[1].op is Op.REDUCE and one[1].message is not None else None,
-    ):  # fmt: skip
-        places = [place for place, _ in run] if key is not None else []
+
+    def added_to(place: int) -> tuple[int, Slot | None] | None:
+        """Return where a move adds what a message brought."""
+        move = moves[place]
+        own = move.op is not Op.REDUCE or move.message is None
+        return None if own else (move.rank, move.dst)
+
+    summed, adds = list(moves), Counter[tuple[Lane, int]]()
+    for target, run in groupby(range(len(moves)), added_to):
+        if target is None:
+            continue
+        places = list(run)
         parts = [message for place in places if (message := moves[place].message) is not None]
-        if parts:
-            chosen = min(parts, key=lambda message: adds[lanes[message], connection[message]])
-            adds[lanes[chosen], connection[chosen]] += len(parts)
-            for place in places:
-                summed[place] = moves[place]._replace(message=chosen)
+        chosen = min(parts, key=lambda message: adds[lanes[message], connection[message]])
+        adds[lanes[chosen], connection[chosen]] += len(parts)
+        for place in places:
+            summed[place] = moves[place]._replace(message=chosen)
     return summed
 
 

@@ -433,7 +433,9 @@ def write_steps(
             last = needs[-1] if needs else None
             step = Step(move.op, move.src, move.dst, move.chunks, last, number in awaited)
             before = steps[-1] if steps and not needs else NOP
-            fuses = before.op is step.op is Op.REDUCE and before.dst == step.dst
+            fuses = (
+                before.op is step.op is Op.REDUCE and before.dst == step.dst and not before.posts
+            )
             if fuses and (before.count != step.count or fused == MOST_FUSED):
                 steps[-1], fuses = replace(before, posts=True), False
             fused = fused + 1 if fuses else 1

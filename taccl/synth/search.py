@@ -50,8 +50,8 @@ HOPELESS = Fraction(3, 2)
 """Times the best score: a classical schedule is not lowered that is expected to take longer."""
 
 UNLIKELY = Fraction(11, 10)
-"""Times what the most promising way of an algorithm is expected to take, likewise: of programs that
-pass on slices of a message, nothing is known of the others before they are replayed."""
+"""Times what the best way of an algorithm is expected to take, by measured costs: a way that is
+expected to take longer is not lowered."""
 
 FIRST, SLICED_FIRST = 0.1, 0.35
 """Of the time limit, for the classical algorithms before the engines; the rest come after them.
@@ -531,25 +531,25 @@ def _promising(search: Search, count: int, seconds: float) -> tuple[Problem, Opt
     sliced, scores, hopes = search.series.sliced, list[Time](), list[Time]()
 
     @cache
-    def is_hopeless(schedule: Schedule) -> bool:
+    def why_hopeless(schedule: Schedule) -> str | None:
         known = search.opened if search.best is None else search.best.time
         expected = options.expects(schedule)
         if known is not None and expected > HOPELESS * known:
-            return True
+            return "not replayed: it is expected to take much longer than the best"
         if sliced:
             hopes.append(expected)
-            return expected > UNLIKELY * min(hopes)
-        return any(time < schedule.makespan for time in scores)
+        late = expected > UNLIKELY * min(hopes, default=expected)
+        if late or (not sliced and any(time < schedule.makespan for time in scores)):
+            return "not replayed: another way of the algorithm is expected to be faster"
+        return None
 
     def promising(schedule: Schedule) -> Time | None:
-        found = schedule.makespan if is_hopeless(schedule) else score(schedule)
+        found = schedule.makespan if why_hopeless(schedule) else score(schedule)
         scores.extend(() if found is None else (found,))
         return found
 
     def refusal(schedule: Schedule) -> str | None:
-        if is_hopeless(schedule):
-            return "not replayed: it is expected to take much longer than the best"
-        return options.refusal(schedule)
+        return why_hopeless(schedule) or options.refusal(schedule)
 
     return problem, replace(options, score=promising, refusal=refusal)
 
