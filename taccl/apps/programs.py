@@ -44,7 +44,7 @@ from taccl.msccl.limits import WHY, hangs_between_servers
 from taccl.msccl.program import RECEIVES, Op, Program
 from taccl.msccl.run import MAX_WORK, Safe, largest_safe_size, safe_size, steps_of, work_of
 from taccl.msccl.runtimes import RUNTIMES, Runtime
-from taccl.replay.cost import ReplayModel, model_of
+from taccl.replay.cost import ReplayModel, local_time, model_of, sharing_of
 from taccl.replay.expected import MOST_INSTANCES, expected_time
 from taccl.replay.interpreter import Span, replay
 from taccl.replay.timing import Timing, traces
@@ -71,6 +71,9 @@ MEASURED_COPIES = tuple(1 << power for power in range(MOST_INSTANCES.bit_length(
 
 In place of those into which the elements of a chunk do not divide come :func:`copies_near`.
 """
+
+FILLING = 4
+"""Instances that fill a link."""
 
 LEAST = Fraction(7, 8)
 """Of the size that is asked for: a smaller one says too little of it."""
@@ -566,6 +569,10 @@ class Lowering:
         limits, target = self.limits, self.target
         in_place, out_of_place = target.claimed(self.schedule)
         low, high = target.size_range(self.size)
+        adding = 0
+        if target.measured:
+            local = sharing_of(self.schedule.topology, protocol).local
+            adding = local_time(Op.REDUCE, local, Fraction(self.schedule.chunk_size) / FILLING)
         return LowerOptions(
             name=self.name,
             protocol=protocol,
@@ -577,6 +584,7 @@ class Lowering:
             max_bytes=high,
             max_steps=limits.max_steps,
             max_threadblocks=target.max_threadblocks,
+            adding=adding,
             open_sends=protocol in limits.open_sends,
         )
 

@@ -6,13 +6,13 @@ competes; what that costs is found by a short search without it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from itertools import permutations
+from itertools import chain, permutations
 from statistics import median
 from threading import Event
 from types import MappingProxyType
@@ -28,7 +28,16 @@ from taccl.apps.inputs import (
     logical_group,
     size_of_chunks,
 )
-from taccl.apps.programs import TOO_LONG, Lowering, Proved, Scorer, Target, common_size, serves
+from taccl.apps.programs import (
+    FILLING,
+    TOO_LONG,
+    Lowering,
+    Proved,
+    Scorer,
+    Target,
+    common_size,
+    serves,
+)
 from taccl.apps.request import Request, Synthesis
 from taccl.apps.warmup import compile_ahead
 from taccl.bounds import ANY, any_bounds, best, fixed_bounds, fixed_floor
@@ -40,6 +49,7 @@ from taccl.model.routes import arcs_of, wanted_of
 from taccl.model.schedule import Schedule
 from taccl.msccl.runtimes import RUNTIMES
 from taccl.prices.trees import can_be_packed, least_even
+from taccl.replay.cost import beta_of_peers, measured_costs
 from taccl.synth.search import (
     ENGINES,
     FEW_MESSAGES,
@@ -55,7 +65,7 @@ from taccl.synth.search import (
     solve,
 )
 from taccl.synth.steps_rounds import chunks_per_rank
-from taccl.synth.templates.classical import CLASSICAL
+from taccl.synth.templates.classical import CLASSICAL, textbook_schedule
 from taccl.timing.deadline import Deadline, Either, TimeUp, forget, kept
 from taccl.timing.jit import seldom_collected
 from taccl.topology.graph import LogicalTopology, whole
@@ -83,6 +93,9 @@ ITERATION = 1 << 22
 NEAR = Fraction(4, 3)
 """Times what the fastest is expected to take, up to which others are tried before the engines."""
 
+NEAR_IN_PIECES = 2
+"""The same where it is not asked in as many chunks as the engines begin with."""
+
 SOME_LINKS = 64
 """Links whose median stands for all."""
 
@@ -98,11 +111,25 @@ QUARTERS_EARLY = (1, 4, 2, 8)
 PIECES_FIRST = (4, 8, 2, 1)
 """Chunk counts where threadblocks add, or pass on, one chunk while the next one arrives."""
 
-FILLING = 4
-"""Instances that fill a link: where chunks can't be cut so, up to half as many more are taken that
-can."""
-
 PIECE = 1024
+"""Bytes of such a chunk, at least."""
+
+SLOW_SUMS: Mapping[str, tuple[int, ...]] = MappingProxyType({
+    "reducescatter": (12, 10, 8, 6, 5),
+    "allreduce": (8, 5),
+})  # fmt: skip
+"""Chunk counts with which programs between servers still have steps enough, the most first.
+
+Threadblocks that add to one place wait for one another, so much shorter the smaller its chunk is.
+"""
+
+WORTH_ADDING = Fraction(3, 2)
+"""Times a flag, that adding such a chunk takes at least."""
+
+PARTS_ACROSS = (4, 2)
+"""Chunk counts of a hierarchical AllReduce of many ranks: parts of it cross between servers."""
+
+PART_ACROSS = 15_000
 """Bytes of such a chunk, at least."""
 
 SEVERAL_RINGS: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = MappingProxyType({
@@ -420,19 +447,31 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> _Begun:
         scorer.starts(name)
         if scorer.open(schedule):
             first = [name]
-            if request.measured and request.engine == "auto":
-                scorer.score(schedule)  # other instances of it are soon made
             break
     if request.engine != "auto":
         scorer.best = None  # only an answer where the engine has none
     if not isinstance(made, list):
+        if request.measured and first and request.engine == "auto":
+            scorer.score(schedule)  # other instances of it are soon made
         return _Begun([*first, *(name for name in FEW_MESSAGES if name not in first)], known)
     ranking = {name: schedule for name, schedule in made if name in CLASSICAL}
     if not (request.measured and request.engine == "auto"):
         return _Begun(list(ranking), known)
+    known = known or counts_of(request, collective, scorer.clock)
+    finer = _cut(request, collective, known[0][0])
     times = {name: scorer.expects(schedule) for name, schedule in ranking.items()}
+    if finer.chunks_per_rank > cut.chunks_per_rank:
+        # What goes on in pieces, or is added by pieces, gains by them.
+        near = [name for name in times if times[name] <= NEAR_IN_PIECES * min(times.values())]
+        size = chunk_size_of(finer, request.size)
+        pieces = replace(problem, collective=finer, chunk_size=size)
+        for name in near:
+            schedule = textbook_schedule(pieces, name, batch=request.batch)
+            times[name] = times[name] if schedule is None else scorer.expects(schedule)
     most = NEAR * min(times.values(), default=0)
     soonest = [name for name in sorted(times, key=times.__getitem__) if times[name] <= most]
+    if set(first) & set(soonest):
+        scorer.score(ranking[first[0]])  # other instances of it are soon made
     return _Begun(soonest, known)
 
 
@@ -441,17 +480,12 @@ def _search(
 ) -> None:
     """Add what engines make of the chunk counts to what is found."""
     ranking, known = begun
-    series = series_of(request, collective, scorer, known)
+    known = known or counts_of(request, collective, scorer.clock)
+    own = {} if request.engine != "auto" else _own_counts(request, collective, known[0], ranking)
+    series = series_of(request, collective, scorer, known, chain(*own.values()))
     if request.engine == "auto":
         reserve = 0.0 if request.logical.name is None else FREE * request.time_limit
         opened = None if scorer.best is None else scorer.best.time
-        # It takes many threadblocks to fill wires that don't join all with all, which makespans
-        # don't tell, and each of several rings has wires of its own.
-        across = request.logical.topology.num_servers > 1
-        name, counts = SEVERAL_RINGS.get(collective.name, (("", ()),) * 2)[across]
-        piece = request.size // (max(counts, default=1) * collective.chunks_in_size)
-        pays = request.measured and counts and piece >= RING_PIECE
-        own = {name: counts} if pays and not _all_near(request) else {}
         ranking = (*own, *(name for name in ranking if name not in own))
         portfolio(Search(series, scorer.clock, found, reserve, ranking, own, opened))
         return
@@ -464,6 +498,40 @@ def _search(
     if request.deterministic:
         clock.counted = seconds
     found.extend(along(request.engine, engine, series, clock))
+
+
+def _own_counts(
+    request: Request, collective: Collective, counts: Sequence[int], ranking: Sequence[str]
+) -> Mapping[str, Sequence[int]]:
+    """Return the chunk counts that algorithms try in place of the `counts` of engines.
+
+    They are some of the `ranking`, or belong before it.
+    """
+    topology, parts = request.logical.topology, collective.chunks_in_size
+    if not request.measured or request.target is None or len(counts) == 1:
+        return {}
+    across = topology.num_servers > 1
+    if not _all_near(request):
+        # It takes many threadblocks to fill wires that don't join all with all, which makespans
+        # don't tell, and each of several rings has wires of its own.
+        name, rings = SEVERAL_RINGS.get(collective.name, (("", ()),) * 2)[across]
+        rings = tuple(count for count in rings if count in counts)
+        pays = rings and request.size >= RING_PIECE * max(rings) * parts
+        return {name: rings} if pays else {}
+    is_sum = collective.name == "allreduce"
+    if collective.num_ranks > FEW_RANKS:
+        pays = request.size >= PART_ACROSS * PARTS_ACROSS[0] * parts
+        few = collective.num_ranks <= MAX_RANKS and across and is_sum and "hierarchical" in ranking
+        return {"hierarchical": PARTS_ACROSS} if pays and few else {}
+    costs = measured_costs(topology)
+    adding, some = costs.reduce_beta / FILLING, SLOW_SUMS.get(collective.name, ())
+    if not across or (is_sum and 2 * adding < beta_of_peers(topology)):
+        return {}  # it adds while it spreads other chunks
+    unit = FILLING * request.target.divisor(parts)
+    some = tuple(count for count in some if request.size % (unit * count) == 0) or some
+    least = WORTH_ADDING * costs.flag * parts
+    count = next((count for count in some if adding * request.size >= least * count), 0)
+    return {name: (count, *(n for n in counts if n < count)) for name in ranking if count}
 
 
 def _without_sketch(request: Request, collective: Collective, result: Result) -> Candidate | None:
@@ -597,7 +665,9 @@ def counts_of(
         unit = _least_bytes(request.target, request.size, collective, counts[0]) // counts[0]
         counts = tuple(count for count in counts if count * unit <= request.size)
         if request.measured and request.target.instances is None:
-            if counts == PIECES_FIRST:  # sizes may be decimal: a megabyte is 5^6 times 2^6 bytes
+            # Sizes may be decimal: a megabyte is 5^6 times 2^6 bytes. Where chunks can't be cut
+            # into shares of enough instances, up to half as many more are taken that can.
+            if counts == PIECES_FIRST:
                 near = (range(count, count + count // 2 + 1) for count in counts)
                 filled = (
                     (more for more in some if request.size % (FILLING * more * unit) == 0)
@@ -681,13 +751,13 @@ def _least_bytes(target: Target, size: int, collective: Collective, count: int) 
 
 def series_of(
     request: Request, collective: Collective, scorer: Scorer,
-    known: tuple[tuple[int, ...], bool] | None = None,
+    known: tuple[tuple[int, ...], bool] | None = None, own: Iterable[int] = (),
 ) -> Series:  # fmt: skip
     """Return the problems of a `request`, with its size, by chunk count.
 
     The `collective` is what is asked for, uncut, and `known` what :func:`counts_of` returned; None:
-    it is asked here. The `scorer` of their schedules learns the one size, in bytes,
-    at which programs of all counts are compared.
+    it is asked here. The `scorer` of their schedules learns the one size, in bytes, at which
+    programs of all counts are compared, also of those that algorithms have of their `own`.
 
     Raises InputError when not even the first count leaves a whole element for every chunk.
     """
@@ -696,7 +766,8 @@ def series_of(
     counts, long = known or counts_of(request, collective, scorer.clock)
     single = len(counts) == 1
     if target is not None:
-        scorer.common = common_size(target, request.size, collective.chunks_in_size, counts)
+        every = tuple(dict.fromkeys((*counts, *own)))
+        scorer.common = common_size(target, request.size, collective.chunks_in_size, every)
 
     @cache
     def problem_of(count: int) -> tuple[Problem, Options]:

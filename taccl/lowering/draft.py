@@ -58,6 +58,7 @@ from taccl.msccl.expected import Cell, Mode, mode_of
 from taccl.msccl.program import RECEIVES, Buffer, Op, Slot
 from taccl.msccl.runtimes import MAX_COUNT
 from taccl.topology.graph import Topology
+from taccl.units import Time
 
 
 def shifted(slot: Slot, by: int) -> Slot:
@@ -237,12 +238,14 @@ class _Graph:
 
 
 def order_events(
-    messages: list[Message], topology: Topology, collective: Collective
+    messages: list[Message], topology: Topology, collective: Collective, adding: Time = 0
 ) -> list[Event]:
     """Return all events of ``messages`` in one legal order.
 
-    The messages are in order of (start, end), on links of ``topology``, for a ``collective``.
+    The messages are in order of (start, end), on links of ``topology``, for a ``collective``. It
+    takes a threadblock `adding` picoseconds to add a chunk, of which schedules know nothing.
     """
+    times = _delayed(messages, adding)
     later: list[list[int]] = []
     required: list[int] = []
     for number, message in enumerate(messages):
@@ -263,14 +266,74 @@ def order_events(
             graph.require(graph.applied(before), 3 * number + Kind.RECEIVE)
             graph.wanted.append((graph.applied(before), 3 * number))
         on_link[message.link] = number
-        for edge in used[message.link]:
+    for number in sorted(range(len(messages)), key=times.__getitem__):
+        for edge in used[messages[number].link]:
             if edge in on_edge:
                 graph.wanted.append((3 * on_edge[edge], 3 * number))
             on_edge[edge] = number
     _order_values(graph, collective)
     count = 3 * len(messages)
     kinds = tuple(Kind)
-    return [Event(node // 3, kinds[node % 3]) for node in _sort(graph) if node < count]
+    return [Event(node // 3, kinds[node % 3]) for node in _sort(graph, times) if node < count]
+
+
+def _delayed(messages: Sequence[Message], adding: Time) -> list[tuple[Time, Time]]:
+    """Return when messages would start and be added, if they waited for the sums that they hold.
+
+    None is earlier than in the schedule. What arrives is added chunk by chunk, to each place and by
+    the threadblock of each link one after the other, in the order of arrival; a message starts once
+    those before it on its link have left. What holds sums itself comes after all other parts of a
+    sum, unless these are later by as much as they take: where it is late, all that come after wait.
+    """
+    times = [(message.start, message.end) for message in messages]
+    if not adding:
+        return times
+    arrivals: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, message in enumerate(messages):
+        for chunk in message.chunks:
+            arrivals[chunk, message.dst].append(number)
+    waiting: list[list[int]] = [[] for _ in messages]
+    on_link: dict[int, int] = {}
+    following: dict[int, int] = {}
+    missing: list[int] = []
+    late: list[Time] = []  # how much longer a message waits for other parts of a sum
+    for number, message in enumerate(messages):
+        needs = {
+            before for chunk in message.chunks for before in arrivals[chunk, message.src]
+            if messages[before].end <= message.start
+        }  # fmt: skip
+        for before in needs:
+            waiting[before].append(number)
+        if (previous := on_link.get(message.link)) is not None:
+            following[previous] = number
+        missing.append(len(needs) + (previous is not None))
+        parts = max(len(arrivals[chunk, message.dst]) for chunk in message.chunks)
+        late.append(adding * (parts - 1) if needs else 0)
+        on_link[message.link] = number
+    free: dict[tuple[int, int], Time] = defaultdict(int)  # by place, and by -1 and link
+    earliest = [message.start for message in messages]
+    events = [(earliest[n], n, False) for n, count in enumerate(missing) if not count]
+    heapq.heapify(events)
+    while events:
+        time, number, arrives = heapq.heappop(events)
+        message = messages[number]
+        if arrives:
+            others = waiting[number]
+            if message.reduce:
+                busy = [(-1, message.link), *((chunk, message.dst) for chunk in message.chunks)]
+                time = max(time, *(free[one] for one in busy)) + adding * len(message.chunks)
+                free.update(dict.fromkeys(busy, time))
+        else:
+            times[number] = time, time + message.end - message.start
+            heapq.heappush(events, (times[number][1], number, True))
+            others = [following[number]] if number in following else []
+            time += message.released - message.start
+        for other in others:
+            earliest[other] = max(earliest[other], time)
+            missing[other] -= 1
+            if not missing[other]:
+                heapq.heappush(events, (earliest[other], other, False))
+    return [(start, end + wait) for (start, end), wait in zip(times, late, strict=True)]
 
 
 def _order_values(graph: _Graph, collective: Collective) -> None:
@@ -302,13 +365,13 @@ def _order_values(graph: _Graph, collective: Collective) -> None:
             members.append(node)
 
 
-def _sort(graph: _Graph) -> list[int]:
+def _sort(graph: _Graph, starts: Sequence[tuple[Time, Time]]) -> list[int]:
     """Sort topologically, the earliest event first; give up wanted edges only when stuck."""
     size = len(graph.later)
     # Barriers come first, then messages by start, and sums by arrival. A receive follows its send
     # at once: a message that is cut into more than a connection holds needs its receiver before it
     # is sent whole.
-    times = [time for one in graph.messages for time in (one.start, one.start, one.end)]
+    times = [time for start, end in starts for time in (start, start, end)]
     time = np.full(size, -1, dtype=np.int64)
     time[: len(times)] = times
     sums, number = np.arange(size) % 3 == int(Kind.APPLY), np.arange(size) // 3
@@ -449,12 +512,14 @@ def with_copies_after(draft: Draft, sends: Collection[int]) -> Draft:
 
 
 def make_draft(
-    schedule: Schedule, *, in_place: bool, out_of_place: bool, singly: bool = False
-) -> Draft:
+    schedule: Schedule, *, in_place: bool, out_of_place: bool, singly: bool = False,
+    adding: Time = 0,
+) -> Draft:  # fmt: skip
     """Return the moves of a verified ``schedule``.
 
     They serve calls ``in_place`` and ``out_of_place``. With ``singly``, each is of one chunk:
-    shares of neighbouring chunks, which instances work on, are no neighbours.
+    shares of neighbouring chunks, which instances work on, are no neighbours. A threadblock takes
+    `adding` picoseconds to add a chunk.
 
     Raises LoweringError when no program can serve these modes.
     """
@@ -482,7 +547,7 @@ def make_draft(
     full = schedule.expand()
     slots = full.slots
     messages = find_messages(full, slots, singly=singly)
-    events = order_events(messages, full.topology, full.collective)
+    events = order_events(messages, full.topology, full.collective, adding)
     longest = 1 if singly else MAX_COUNT
     layout = _Layout(slots, modes, list(slots.scratch_chunks), longest, full.packs)
     moves = [*_own_copies(layout, messages), *_own_staged(layout, messages)]

@@ -421,6 +421,7 @@ class LowerOptions:
     `slots`: messages that a connection holds: a link that the schedule has more messages on at once
     gets several connections. None: one is enough for any link.
     `max_steps`, `max_threadblocks`: limits of the runtime, for each threadblock and each rank.
+    `adding`: picoseconds that a threadblock takes to add a chunk, of which schedules know nothing.
     `open_sends`: the runtime posts a send of this protocol before all have read: no step waits for
     one. Not together with ``fused``, which such runtimes have no steps for.
     """
@@ -443,6 +444,7 @@ class LowerOptions:
     stretch: Time | None = None
     max_steps: int = 64
     max_threadblocks: int = 64
+    adding: Time = 0
     open_sends: bool = False
 
 
@@ -503,8 +505,9 @@ def draft_of(
     known, singly = {} if known is None else known, options.instances > 1
     if singly not in known:
         known[singly] = make_draft(
-            schedule, in_place=options.in_place, out_of_place=options.out_of_place, singly=singly
-        )
+            schedule, in_place=options.in_place, out_of_place=options.out_of_place, singly=singly,
+            adding=options.adding,
+        )  # fmt: skip
     return known[singly]
 
 

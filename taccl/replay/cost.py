@@ -6,6 +6,7 @@
 a broadcast or reduce of protocol Simple, a quarter as many.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -170,6 +171,18 @@ def inside_servers(topology: Topology) -> NDArray[np.bool_]:
     local = np.repeat(server[table.src] == server[table.dst], np.diff(table.edge_start))
     found[table.edge_ids[local]] = True
     return found
+
+
+def beta_of_peers(topology: Topology) -> Fraction:
+    """Return the picoseconds of a byte from one rank of a server to another, if all send at once.
+
+    It is that of the busiest edge of such links.
+    """
+    table, home = topology.links, np.array(topology.server_of)
+    inside = np.flatnonzero(home[table.src] == home[table.dst]).tolist()
+    links = Counter(edge for link in inside for edge in table.edges_of(link))
+    betas = ((topology.edges[edge].beta or Fraction(0)) * n for edge, n in links.items())
+    return max(betas, default=Fraction(0))
 
 
 def payload_betas(topology: Topology, costs: ProgramCosts) -> tuple[Fraction | None, ...]:

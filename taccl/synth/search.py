@@ -15,6 +15,7 @@ to the bound ends the search. Where work is counted, every engine goes along the
 counts with a quarter of the work.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -129,12 +130,15 @@ class Attempt:
 def along(name: str, engine: Engine, series: Series, clock: Deadline) -> Iterator[Attempt]:
     """Yield what the `engine` of a `name` makes of a `series`; the last may be a failure.
 
-    A count that can't be served or lowered ends the series, as more chunks would not fit either.
-    But some algorithms exist from two chunks on: these are tried with the second count, too. Each
-    count gets a share of what is left on the `clock`.
+    Once a count can't be served or lowered, none that is larger is tried, as that would not fit
+    either. But some algorithms exist from two chunks on: these are tried with the second count,
+    too. Each count gets a share of what is left on the `clock`.
     """
     scores: list[Time] = []
+    most = math.inf
     for number, count in enumerate(series.counts):
+        if count >= most:
+            continue
         left = clock.left
         # Twice the chunks take twice as long to lower.
         least = 1.0 if clock.counted is not None else 1.0 + 2 * series.overhead()
@@ -148,7 +152,7 @@ def along(name: str, engine: Engine, series: Series, clock: Deadline) -> Iterato
         if attempt.score is not None:
             scores.append(attempt.score)
         elif number or not isinstance(attempt.error, NoAlgorithmError):
-            return
+            most = count
 
 
 def attempted(name: str, engine: Engine, problem: Problem, options: Options) -> Attempt:
@@ -255,9 +259,9 @@ class Search:
     may count; `reserve` seconds are kept for what comes after it. `found` is what came of it so
     far, failures included: whoever ends the search has it. `ranking` has classical algorithms,
     those first whose textbook schedules are known to end first (of a series that is sliced: those
-    alone that come before the engines), and `own_counts` those counts of the series that some of
-    them try, in place of all; `opened` are picoseconds of what was there before the search, which
-    is no attempt; None: nothing.
+    alone that come before the engines), and `own_counts` chunk counts that some of them try, in
+    place of those of the series; `opened` are picoseconds of what was there before the search,
+    which is no attempt; None: nothing.
     """
 
     series: Series
@@ -338,8 +342,7 @@ def portfolio(search: Search) -> list[Attempt]:
     clock = search.clock.share(1 - RESERVE)
     lanes = dict.fromkeys((*search.ranking, *CLASSICAL), promising)
     for name, counts in search.own_counts.items():
-        if kept := tuple(count for count in counts if count in promising.counts):
-            lanes[name] = replace(promising, counts=kept)
+        lanes[name] = replace(promising, counts=tuple(counts))
     classical = {
         name: along(name, partial(run_classical, name, patient=False), series, clock)
         for name, series in lanes.items()

@@ -23,7 +23,7 @@ from taccl.lowering.blocks import (
     ways_by_load,
 )
 from taccl.lowering.dependencies import MOST_FUSED, write_steps
-from taccl.lowering.draft import Lane, Message, Move
+from taccl.lowering.draft import Kind, Lane, Message, Move, order_events
 from taccl.lowering.lower import (
     LowerOptions,
     draft_of,
@@ -88,11 +88,36 @@ def test_a_lowered_program_is_judged_clean(name: str, options: str) -> None:
     assert judge(make(SMALL[name], **OPTIONS[options]), "portable") == []
 
 
-@given(seed=st.integers(0, 10**6), collective=st.sampled_from(WITH_XML), sums=st.sampled_from(SUMS))
-@settings(max_examples=90)
-def test_any_schedule_becomes_a_clean_program(seed: int, collective: str, sums: str) -> None:
-    program = make(random_schedule(seed, collective), max_threadblocks=200, sums=sums)
+@given(
+    seed=st.integers(0, 10**6), collective=st.sampled_from(WITH_XML), sums=st.sampled_from(SUMS),
+    adding=st.sampled_from([0, 500, 10**7]),
+)  # fmt: skip
+@settings(max_examples=120)
+def test_any_schedule_becomes_a_clean_program(
+    seed: int, collective: str, sums: str, adding: int
+) -> None:
+    schedule = random_schedule(seed, collective)
+    program = make(schedule, max_threadblocks=200, sums=sums, adding=adding)
     assert judge(program, "executor") == []
+
+
+def test_what_holds_sums_is_added_after_what_is_there_by_then() -> None:
+    # Ranks 1 and 2 add up what ranks 4 and 5 have, and send it to rank 0, as rank 3 does its own.
+    def added(third: int, adding: int) -> list[int]:
+        messages = [
+            Message(link, src, dst, (0,), (False,), start, start + 10, reduce=True, released=start)
+            for link, src, dst, start in ((2, 5, 2, 0), (1, 4, 1, 0), (3, 1, 0, 10),
+                                          (4, 2, 0, 16), (0, 3, 0, third))
+        ]  # fmt: skip
+        messages.sort(key=lambda one: (one.start, one.end))
+        events = order_events(messages, mesh(6), build_collective("reduce", 6, 1), adding)
+        last = [messages[number] for number, kind in events if kind is Kind.APPLY]
+        return [message.src for message in last if message.dst == 0]
+
+    assert added(12, 0) == [1, 3, 2], "in the order of the schedule: at 20, 22 and 26"
+    assert added(12, 4) == [3, 1, 2], "sums are there at 24 and 26, and wait for two others"
+    assert added(23, 4) == [1, 3, 2], "at 33: 24 + 2 * 4 is sooner, and 26 + 2 * 4 is not"
+    assert added(90, 4) == [1, 2, 3], "nothing waits for what is far later"
 
 
 @for_each("chunks_per_message", [1, 2, 3, 71])

@@ -67,6 +67,11 @@ def test_what_can_not_be_lowered_ends_the_series_with_the_reason() -> None:
     assert found[-1].time is None
 
 
+def test_fewer_chunks_may_fit_where_more_do_not() -> None:
+    found = tried(series_of((12, 16, 4, 8), {12: None, 16: 1, 4: 20, 8: 30}))
+    assert [(one.chunks, one.score) for one in found] == [(12, None), (4, 20), (8, 30)]
+
+
 def test_what_can_not_be_served_ends_the_series_with_the_error() -> None:
     def refuses(problem: Problem, options: Options) -> Result:
         if problem.collective.chunks_per_rank > 1:
