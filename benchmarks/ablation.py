@@ -26,6 +26,7 @@ from benchmarks.sections import replace_section
 from taccl.__main__ import run as run_taccl
 from taccl.apps.programs import Target, lowering_of
 from taccl.errors import TacclError
+from taccl.lowering.draft import Message
 from taccl.model.problem import Options
 from taccl.model.routes import Arcs
 from taccl.model.schedule import Schedule
@@ -59,6 +60,9 @@ MORE = (
     "mi250 allreduce --size 1KB --engine flooding",
     "dgx-h100 reducescatter --nodes 2 --size 4MiB --chunks 4 --engine flooding --profile measured",
     "mi300x allreduce --size 4MiB --chunks 4 --engine all-pairs --profile measured",
+    "dgx-a100 reducescatter --nodes 2 --size 64MiB --chunks 4 --engine flooding --profile measured",
+    "dgx-a100 reducescatter --nodes 2 --size 64MB --engine auto --profile measured",
+    "dgx-h100 allgather --nodes 2 --size 256MB --engine auto --profile measured",
     "leaf-spine alltoall --engine guided --size 1KB",
     "dragonfly allgather --engine guided --size 1KB",
     "leaf-spine:3x4 allgather --engine guided --size 64KB",
@@ -155,6 +159,11 @@ def _second(_first: object, second: object, *_: object, **__: object) -> object:
 def _first(first: object, *_: object, **__: object) -> object:
     """Return the first argument as it is."""
     return first
+
+
+def _as_scheduled(messages: Sequence[Message], _adding: Time) -> object:
+    """Return when messages start and arrive in a schedule."""
+    return [(message.start, message.end) for message in messages]
 
 
 def _makespan(schedule: Schedule, *_: object, **__: object) -> Time:
@@ -328,6 +337,26 @@ MECHANISMS = (
         "sums: piece after piece in rounds",
         {"taccl.synth.templates.classical.piece_by_piece": _second},
         ("4MiB --chunks 4 --engine",),
+    ),
+    Mechanism(
+        "programs: sums in the order in which they are there",
+        {"taccl.lowering.draft._delayed": _as_scheduled},
+        ("64MiB --chunks 4 --engine flooding",),
+    ),
+    Mechanism(
+        "programs: slow sums in as many chunks as there are steps for",
+        {"taccl.apps.synthesis.SLOW_SUMS": {}},
+        ("dgx-a100 reducescatter --nodes 2 --size 64MB --engine auto",),
+        heavy=True,
+    ),
+    Mechanism(
+        "programs: rings in servers whose ranks have links to all",
+        {
+            "taccl.synth.search.CLASSICAL": _less("hierarchical-ring"),
+            "taccl.apps.synthesis.LIKELY_ACROSS": ("hierarchical",),
+        },
+        ("dgx-h100 allgather --nodes 2 --size 256MB --engine auto",),
+        heavy=True,
     ),
     Mechanism(
         "cubes that sums are doubled on",

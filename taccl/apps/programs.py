@@ -571,8 +571,9 @@ class Lowering:
         low, high = target.size_range(self.size)
         adding = 0
         if target.measured:
-            local = sharing_of(self.schedule.topology, protocol).local
-            adding = local_time(Op.REDUCE, local, Fraction(self.schedule.chunk_size) / FILLING)
+            costs, share = sharing_of(self.schedule.topology, protocol), self.schedule.chunk_size
+            adding = local_time(Op.REDUCE, costs.local, Fraction(share) / FILLING)
+            adding = adding if adding > costs.flag else 0  # else flags are what sums wait for
         return LowerOptions(
             name=self.name,
             protocol=protocol,

@@ -65,7 +65,7 @@ from taccl.synth.search import (
     solve,
 )
 from taccl.synth.steps_rounds import chunks_per_rank
-from taccl.synth.templates.classical import CLASSICAL, textbook_schedule
+from taccl.synth.templates.classical import CLASSICAL, first_way
 from taccl.timing.deadline import Deadline, Either, TimeUp, forget, kept
 from taccl.timing.jit import seldom_collected
 from taccl.topology.graph import LogicalTopology, whole
@@ -125,6 +125,15 @@ Threadblocks that add to one place wait for one another, so much shorter the sma
 
 WORTH_ADDING = Fraction(3, 2)
 """Times a flag, that adding such a chunk takes at least."""
+
+ROUND_SERVERS: Mapping[str, tuple[int, ...]] = MappingProxyType({"hierarchical-ring": (2, 4)})
+"""Algorithms that go round rings in servers, and their chunk counts.
+
+What has crossed goes round while the rest crosses, and every hop takes a step.
+"""
+
+LIKELY_ACROSS = ("hierarchical", "hierarchical-ring")
+"""Algorithms that come first between servers where nothing tells which does."""
 
 PARTS_ACROSS = (4, 2)
 """Chunk counts of a hierarchical AllReduce of many ranks: parts of it cross between servers."""
@@ -466,8 +475,8 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> _Begun:
         size = chunk_size_of(finer, request.size)
         pieces = replace(problem, collective=finer, chunk_size=size)
         for name in near:
-            schedule = textbook_schedule(pieces, name, batch=request.batch)
-            times[name] = times[name] if schedule is None else scorer.expects(schedule)
+            if ways := first_way(pieces, name, batch=request.batch):
+                times[name] = min(map(scorer.expects, ways))
     most = NEAR * min(times.values(), default=0)
     soonest = [name for name in sorted(times, key=times.__getitem__) if times[name] <= most]
     if set(first) & set(soonest):
@@ -505,7 +514,7 @@ def _own_counts(
 ) -> Mapping[str, Sequence[int]]:
     """Return the chunk counts that algorithms try in place of the `counts` of engines.
 
-    They are some of the `ranking`, or belong before it.
+    They are some of the `ranking`, in its order, or belong before it.
     """
     topology, parts = request.logical.topology, collective.chunks_in_size
     if not request.measured or request.target is None or len(counts) == 1:
@@ -518,20 +527,23 @@ def _own_counts(
         rings = tuple(count for count in rings if count in counts)
         pays = rings and request.size >= RING_PIECE * max(rings) * parts
         return {name: rings} if pays else {}
-    is_sum = collective.name == "allreduce"
+    if not across or collective.num_ranks > MAX_RANKS:
+        return {}
+    spreads = collective.name == "allreduce"
     if collective.num_ranks > FEW_RANKS:
-        pays = request.size >= PART_ACROSS * PARTS_ACROSS[0] * parts
-        few = collective.num_ranks <= MAX_RANKS and across and is_sum and "hierarchical" in ranking
-        return {"hierarchical": PARTS_ACROSS} if pays and few else {}
-    costs = measured_costs(topology)
-    adding, some = costs.reduce_beta / FILLING, SLOW_SUMS.get(collective.name, ())
-    if not across or (is_sum and 2 * adding < beta_of_peers(topology)):
-        return {}  # it adds while it spreads other chunks
+        pays = spreads and request.size >= PART_ACROSS * PARTS_ACROSS[0] * parts
+        return {"hierarchical": PARTS_ACROSS} if pays and "hierarchical" in ranking else {}
+    costs, some = measured_costs(topology), SLOW_SUMS.get(collective.name, ())
+    adding = costs.reduce_beta / FILLING
+    if spreads and 2 * adding < beta_of_peers(topology):
+        some = ()  # it adds some chunks while it spreads others
     unit = FILLING * request.target.divisor(parts)
     some = tuple(count for count in some if request.size % (unit * count) == 0) or some
     least = WORTH_ADDING * costs.flag * parts
     count = next((count for count in some if adding * request.size >= least * count), 0)
-    return {name: (count, *(n for n in counts if n < count)) for name in ranking if count}
+    finer = (count, *(n for n in counts if n < count)) if count else counts
+    # Where work is counted nothing is ranked.
+    return {name: ROUND_SERVERS.get(name, finer) for name in ranking or LIKELY_ACROSS}
 
 
 def _without_sketch(request: Request, collective: Collective, result: Result) -> Candidate | None:

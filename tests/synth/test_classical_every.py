@@ -307,6 +307,11 @@ SERVERS: Mapping[str, Mapping[str, Levels]] = {
         "gather": gathered_by_trees,
         "scatter": scattered_by_trees,
     },
+    "hierarchical-ring": {
+        "allgather": along_rails,
+        "reducescatter": along_rails,
+        "allreduce": lambda *shape: 2 * along_rails(*shape),
+    },
     "two-step": {"alltoall": to_rails},
     "three-step": {"alltoall": by_one_gateway},
 }

@@ -37,6 +37,9 @@ hierarchical       s servers of g ranks, one port each inside (alpha, beta) and 
                    ceil(log2(s)) (alpha' + beta' S) + ceil(log2(g)) (alpha + beta S); gather
                    ceil(log2(s)) alpha' + (s-1) g beta' S/n + ceil(log2(g)) alpha + (g-1) beta S/n,
                    scatter up to twice as many alphas, where they occupy links
+hierarchical-ring  on the same servers, with links between all ranks of each, allgather and
+                   reducescatter (s-1) (alpha' + beta' S/n) + s (g-1) (alpha + beta S/n), allreduce
+                   twice that
 two-step           alltoall: the larger of s (g-1) (alpha + beta S/n) inside and, across,
                    (s-1) (alpha' + beta' g S/n) behind the (s-1) (g-1) first messages inside
 three-step         alltoall with one connection for two servers, or one for each rank. With one for
@@ -102,6 +105,7 @@ from taccl.synth.templates.grid_programs import (
     gateway_gathers,
     halving_doubling,
     hierarchical,
+    hierarchical_ring,
     leader_gathers,
     made,
     one_shot,
@@ -211,6 +215,7 @@ CLASSICAL: Mapping[str, Template] = MappingProxyType({
     "bruck": Template(made(bruck), packed=(*GATHER_FAMILY, "alltoall")),
     "double-binary-tree": Template(double_binary_tree),
     "hierarchical": Template(_hierarchical),
+    "hierarchical-ring": Template(partial(hierarchical_ring, rings_inside=rings_inside)),
     "two-step": Template(made(two_step)),
     "three-step": Template(three_step),
     "parameter-server": Template(parameter_server, helped=helper_servers),
@@ -300,6 +305,20 @@ def textbook_schedule(
     if schedule is None or problem.logical.name is None or not verify(schedule, problem.logical):
         return schedule
     return None
+
+
+def first_way(problem: Problem, name: str, *, batch: bool) -> tuple[Schedule, ...]:
+    """Return the first way of a classical algorithm in the textbook's order and as early as it may.
+
+    The parameters are those of :func:`textbook_schedule`; without a sketch.
+    """
+    trial = Trial(problem, name, CLASSICAL[name], batch)
+    schedule, decisions = next(_textbook(trial), (None, None))
+    if schedule is None or decisions is None:
+        return ()
+    if decisions.visible_from is not None or len(decisions.fans):
+        return (schedule,)
+    return schedule, _earliest(trial, decisions, None)
 
 
 def schedules_of(trial: Trial) -> tuple[Schedule, ...]:

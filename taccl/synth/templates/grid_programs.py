@@ -639,12 +639,12 @@ def hierarchical(problem: Problem, rings_inside: Inside) -> Iterator[Iterator[St
     """Gather along every rail, then what each rail has inside every server.
 
     A rail has the ranks of one place in every server. Inside, ranks send to all others where they
-    have links, else round a ring. The second way sends few messages: to the first rank of each
-    server, from first to first, and to all inside. Where there are no bits to halve and double
-    along, others go through the digits of the places in a server, so that a rank talks to few
-    others. ReduceScatter plays it backwards; AllReduce is one after the other. Or what a rail has
-    summed inside crosses whole, by doubling: of two servers no byte more than if a half is summed,
-    and then gathered, in an alpha less.
+    have links, else round a ring, as :func:`hierarchical_ring` does. The second way sends few
+    messages: to the first rank of each server, from first to first, and to all inside. Where there
+    are no bits to halve and double along, others go through the digits of the places in a server,
+    so that a rank talks to few others. ReduceScatter plays it backwards; AllReduce is one after the
+    other. Or what a rail has summed inside crosses whole, by doubling: of two servers no byte more
+    than if a half is summed, and then gathered, in an alpha less.
     """
     grid, name, links = server_grid(problem), problem.collective.name, best_links(problem)
     if grid is None or name not in GATHER_FAMILY:
@@ -658,15 +658,12 @@ def hierarchical(problem: Problem, rings_inside: Inside) -> Iterator[Iterator[St
     ]
     several = [some for some in written(inside.radix) if len(some) > 1]
     several = several if len(order) & (len(order) - 1) else []
-    round_rings, k = list[list[Step]](), problem.collective.chunks_per_rank
-    if not all(pair in links for ranks in by_server for pair in permutations(ranks, 2)):
-        crossed = gathered(problem, _exchanges(order, across))
-        del ways[0]
-        round_rings = [
-            _round_rings(problem, rings, crossed) for rings in rings_inside(problem, by_server, k)
-        ]
-    else:
+    round_rings, summed_round_rings = list[list[Step]](), list[list[Step]]()
+    if all(pair in links for ranks in by_server for pair in permutations(ranks, 2)):
         ways += [gathered(problem, _exchanges(order, across, *some)) for some in several]
+    else:
+        del ways[0]
+        round_rings, summed_round_rings = _round_servers(problem, rings_inside, order, across)
     summed = list[list[Step]]()
     if name == "allreduce" and not across.radix & (across.radix - 1):
         sums = [Turn("sum", Digit(bit * inside.radix, 2)) for bit in bits(across.radix)]
@@ -674,15 +671,54 @@ def hierarchical(problem: Problem, rings_inside: Inside) -> Iterator[Iterator[St
             halves = [Turn("halve", digit) for digit in reversed(some)]
             turns = (*halves, *sums, *(Turn("exchange", digit) for digit in some))
             summed.append(steps_of(problem, GridProgram(order, turns, sums=True)))
-        middle = GridProgram(order, tuple(sums), sums=True)
-        summed += [
-            _summed_round_rings(problem, rings, middle)
-            for rings in (rings_inside(problem, by_server, k * across.radix) if round_rings else ())
-        ]
+        summed += summed_round_rings
     composed = [*round_rings, *(list(compose_allreduce(problem, gather)) for gather in ways)]
     for steps in chain(summed, composed) if across.radix == 2 else chain(composed, summed):
         if steps and linked(links, steps):
             yield iter(steps)
+
+
+def hierarchical_ring(problem: Problem, rings_inside: Inside) -> Iterator[Iterator[Step]]:
+    """Gather along every rail, and pass what each rail has round a ring in every server.
+
+    So where ranks of a server have links to all others, each talks to two of them: it has
+    threadblocks for more instances, and its port may be faster than if it served all of them.
+    ReduceScatter and AllReduce are as in :func:`hierarchical`.
+    """
+    grid, links = server_grid(problem), best_links(problem)
+    by_server = ranks_by_server(problem) or []
+    pairs = [pair for ranks in by_server for pair in permutations(ranks, 2)]
+    if grid is None or problem.collective.name not in GATHER_FAMILY:
+        return
+    order, _, across = grid
+    if all(pair in links for pair in pairs):  # else the hierarchical algorithm goes round rings
+        composed, summed = _round_servers(problem, rings_inside, order, across)
+        for steps in chain(composed, summed):
+            if linked(links, steps):
+                yield iter(steps)
+
+
+def _round_servers(
+    problem: Problem, rings_inside: Inside, order: Sequence[Rank], across: Digit
+) -> tuple[list[list[Step]], list[list[Step]]]:
+    """Return ways of a GATHER_FAMILY that go round rings in servers, and of these what sums across.
+
+    The ranks of the `order` that differ by the digit `across` are those of a rail.
+    """
+    by_server, k = ranks_by_server(problem) or [], problem.collective.chunks_per_rank
+    crossed = gathered(problem, _exchanges(tuple(order), across))
+    rounds = [
+        _round_rings(problem, rings, crossed) for rings in rings_inside(problem, by_server, k)
+    ]
+    if problem.collective.name != "allreduce" or across.radix & (across.radix - 1):
+        return rounds, []
+    width = len(by_server[0])
+    turns = tuple(Turn("sum", Digit(bit * width, 2)) for bit in bits(across.radix))
+    middle = GridProgram(tuple(order), turns, sums=True)
+    return rounds, [
+        _summed_round_rings(problem, rings, middle)
+        for rings in rings_inside(problem, by_server, k * across.radix)
+    ]
 
 
 def _gateways(
