@@ -25,10 +25,10 @@ HEAD = """## The shipped machines against ring and all-pairs
 Made by `make performance`: `taccl synthesize X C --nodes N --size 1MB --time-limit 20
 --profile alpha-beta` (seed 0, alpha rule `occupy`, runtime `portable`), and the same with
 `--engine ring` and `--engine all-pairs`. Times are replays of the verified programs on the shipped
-topology; a dash: the machine's links don't allow the algorithm. `ring` is *one* ring through all ranks; NCCL
-runs many at once, one on each channel. *k* is the chunk count for each rank, *speed-up* the time of
-the faster of ring and all-pairs / *replay us*. *gap* is that of the replay, *gap_fixed* that of the
-makespan; a dash: the schedule has batches, for which the fixed bound does not hold.
+topology; a dash: the machine's links don't allow the algorithm. `ring` is *one* ring through all
+ranks; NCCL runs many at once, one on each channel. *k* is the chunk count for each rank, *speed-up*
+the time of the faster of ring and all-pairs / *replay us*. *gap* is that of the replay, *gap_fixed*
+that of the makespan; a dash: the schedule has batches, for which the fixed bound does not hold.
 
 | machine | collective | engine | k | replay us | ring us | all-pairs us | speed-up | bound us | \
 gap | gap_fixed | seconds |
