@@ -126,7 +126,7 @@ def chosen(option: str, text: str, names: str) -> str:
     if text.lower() not in known:
         raise InputError(
             f"should be one of {names}, got {text[:40]!r}", field=option,
-            fix=f"{did_you_mean(text, known)}use {names}",
+            fix=f"{did_you_mean(text, known)}use one of these",
         )  # fmt: skip
     return known[text.lower()]
 

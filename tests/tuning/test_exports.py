@@ -272,9 +272,8 @@ def test_an_unknown_export_is_refused_with_all_names(
 ) -> None:
     done = tuned(tmp_path / "lib", capsys, monkeypatch, "--export", "csv", "--export", "calculo")
     assert done.status == 2
-    assert "--export: should be one of" in done.err
+    assert f"--export: should be one of {TIMES_EXPORT_NAMES}" in done.err
     assert "did you mean calculon?" in done.err
-    assert f"use {TIMES_EXPORT_NAMES}" in done.err
     assert not (tmp_path / "lib").exists()
 
 
