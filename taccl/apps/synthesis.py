@@ -537,13 +537,15 @@ def _own_counts(
     adding = costs.reduce_beta / FILLING
     if spreads and 2 * adding < beta_of_peers(topology):
         some = ()  # it adds some chunks while it spreads others
-    unit = FILLING * request.target.divisor(parts)
-    some = tuple(count for count in some if request.size % (unit * count) == 0) or some
+    unit = request.target.divisor(parts)
+    some = tuple(count for count in some if request.size % (FILLING * unit * count) == 0) or some
     least = WORTH_ADDING * costs.flag * parts
     count = next((count for count in some if adding * request.size >= least * count), 0)
     finer = (count, *(n for n in counts if n < count)) if count else counts
     # Where work is counted nothing is ranked.
-    return {name: ROUND_SERVERS.get(name, finer) for name in ranking or LIKELY_ACROSS}
+    tried = {name: ROUND_SERVERS.get(name, finer) for name in ranking or LIKELY_ACROSS}
+    fit = {name: tuple(n for n in own if n * unit <= request.size) for name, own in tried.items()}
+    return {name: own for name, own in fit.items() if own}
 
 
 def _without_sketch(request: Request, collective: Collective, result: Result) -> Candidate | None:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -234,6 +234,22 @@ def test_where_sums_take_long_algorithms_try_as_many_chunks_as_programs_have_ste
     assert asked("dgx-a100", "allgather", 1 << 26) == ()
     assert asked("dgx2", "allreduce", 1 << 26) == (4, 2), "parts cross, of many ranks"
     assert asked("dgx2", "allreduce", 1 << 20) == ()
+
+
+def test_no_algorithm_tries_chunks_of_less_than_an_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    def caught(search: Search) -> list[Attempt]:
+        own = chain(*search.own_counts.values())
+        raise InputError(f"at most {max(own, default=0)}")
+
+    monkeypatch.setattr(synthesis, "portfolio", caught)
+    logical = load_network("dgx-h100", MachineOptions(nodes=2))
+    for size, most in ((128, 2), (256, 4)):  # 16 ranks, elements of 4 bytes
+        request = Request(
+            logical, "allgather", size, measured=True, target=Target(instances=None),
+            deterministic=True,
+        )  # fmt: skip
+        with pytest.raises(InputError, match=f"at most {most}"):
+            synthesize(request)
 
 
 def test_algorithms_are_ranked_in_as_many_chunks_as_are_tried_first(
