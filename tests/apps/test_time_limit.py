@@ -77,7 +77,7 @@ def test_an_engine_that_never_ends_is_ended_and_what_came_before_is_written(
     monkeypatch.setattr("taccl.synth.search.SEARCHES", {"guided": endless, "exact": endless})
     monkeypatch.setattr("taccl.synth.search.is_enough", lambda *_: False)
     found, seconds = timed(lambda: synthesize(asked()))
-    assert seconds < 2 * LIMIT + 1
+    assert seconds < 10 * LIMIT
     assert found.ended in ("clock", "bound")
     assert found.program is not None
     assert judge(found.program, "portable") == []
@@ -88,7 +88,7 @@ def test_an_engine_alone_that_never_ends_leaves_the_opening(
 ) -> None:
     monkeypatch.setattr("taccl.synth.search.ENGINES", {"guided": endless})
     found, seconds = timed(lambda: synthesize(asked("guided")))
-    assert seconds < 2 * LIMIT + 1
+    assert seconds < 10 * LIMIT
     assert found.result.engine in CLASSICAL
     assert found.program is not None
 
@@ -187,7 +187,7 @@ def test_an_engine_whose_program_takes_too_long_leaves_the_opening(
 
     monkeypatch.setattr(Lowering, "replay", slow)
     found, seconds = timed(lambda: synthesize(replace(asked("guided"), chunks=1)))
-    assert seconds < 2 * LIMIT + 1
+    assert seconds < 10 * LIMIT
     assert found.result.engine in CLASSICAL
     assert found.result.status is Status.TIME_LIMIT
     assert found.program is not None
@@ -244,7 +244,7 @@ def test_judging_that_never_ends_leaves_what_was_judged_before(
     monkeypatch.setattr(Lowering, "proved", slow)
     found, seconds = timed(lambda: synthesize(asked()))
     assert len(calls) == 2
-    assert seconds < 2 * LIMIT + 1
+    assert seconds < 10 * LIMIT
     assert found.schedule is calls[0].schedule
     assert found.program is not None
     assert judge(found.program, "portable") == []
