@@ -76,6 +76,7 @@ MORE = (
     "dgx1v allgather --size 64MB --chunks 2 --engine flow",
     "dgx1v allreduce --size 64MB --chunks 6 --engine ring",
     "mi250 allreduce --size 64MB --chunks 4 --engine ring --profile measured",
+    "mi250 allgather --size 64MB --chunks 8 --engine ring --profile measured",
     "mi250 allreduce --size 64MB --engine auto --profile measured",
     "mi250 allgather --nodes 2 --size 64MB --chunks 8 --engine ring --profile measured",
     "mi250 reducescatter --nodes 2 --size 64MB --chunks 8 --engine ring --profile measured",
@@ -164,6 +165,10 @@ def _first(first: object, *_: object, **__: object) -> object:
 def _as_scheduled(messages: Sequence[Message], _adding: Time) -> object:
     """Return when messages start and arrive in a schedule."""
     return [(message.start, message.end) for message in messages]
+
+
+def _never(*_: object) -> bool:
+    return False
 
 
 def _makespan(schedule: Schedule, *_: object, **__: object) -> Time:
@@ -357,6 +362,16 @@ MECHANISMS = (
         },
         ("dgx-h100 allgather --nodes 2 --size 256MB --engine auto",),
         heavy=True,
+    ),
+    Mechanism(
+        "programs: threadblocks that send on what they receive",
+        {"taccl.apps.programs.JOINED": 1},
+        ("mi250 allgather --size 64MB --chunks 8 --engine ring",),
+    ),
+    Mechanism(
+        "programs: threadblocks for each of several rings at once",
+        {PROGRAMS + "_has_rings": _never},
+        ("mi250 allgather --size 64MB --chunks 8 --engine ring",),
     ),
     Mechanism(
         "cubes that sums are doubled on",

@@ -300,17 +300,15 @@ def charged(
 
 
 @lru_cache(maxsize=8)
-def floors_of(logical: LogicalTopology, *, plans: bool = False) -> tuple[LogicalTopology, ...]:
-    """Return networks with measured costs as bounds for its programs, or `plans` too.
+def floors_of(topology: Topology, *, plans: bool = False) -> tuple[Topology, ...]:
+    """Return networks with measured costs as bounds for programs on a `topology`, or `plans` too.
 
     No program takes less than the least of their bounds, each with its launch, does.
     """
-    costs = measured_costs(logical.topology)
-    found = floor_networks(logical.topology, costs)
+    found = floor_networks(topology, measured_costs(topology))
     if plans:
-        own = measured_costs(of_plans(logical.topology))
-        found = (*found, least_costs(logical.topology, own))
-    return tuple(replace(logical, topology=topology) for topology in found)
+        found = (*found, least_costs(topology, measured_costs(of_plans(topology))))
+    return found
 
 
 ELEMENT_BYTES = 4

@@ -90,6 +90,9 @@ RIVAL = 1.25
 LOST = 1.5
 """Times the best, that the first program of a protocol takes of which no other one will do."""
 
+JOINED = 2
+"""Times the threadblocks that send, where those that receive do, too."""
+
 SPREAD = 3
 """Numbers of instances with which threadblocks are spread: the most that they allow, and fewer."""
 
@@ -238,10 +241,14 @@ class Target:
 
 
 class _Kind(NamedTuple):
-    """Whether steps are `fused`, and which threadblocks add: `sums`, one of SUMS."""
+    """Whether steps are `fused`, which threadblocks add, and whether those that receive send, too.
+
+    `sums` is one of SUMS.
+    """
 
     fused: bool
     sums: str
+    joined: bool = False
 
 
 class _Way(NamedTuple):
@@ -282,6 +289,7 @@ class Lowering:
     enough: Time | None = None
     fused: bool = False
     spread: bool = False
+    joined: bool = False
     first: tuple[Program, Time] | None = None
     blocks: int = 1
     drafts: dict[bool, Draft] = field(default_factory=dict)
@@ -304,7 +312,8 @@ class Lowering:
         found = None if self.first is not None and self.over() else best_variant(self)
         if self.first is not None and (found is None or self.first[1] < found.time):
             program, _ = self.first
-            if self.accepts(program) and (not self.fused or _is_safe(self, program)):
+            held = self.fused or self.joined
+            if self.accepts(program) and (not held or _is_safe(self, program)):
                 return self.first
         found = found or best_variant(self)
         if found is None:
@@ -376,20 +385,20 @@ class Lowering:
             replace(self, target=replace(self.target, instances=n, protocol=self.protocols[0]))
             for n in near
         ]
+        if _has_rings(begun[0]):
+            begun = [*(replace(task, spread=True) for task in begun), *begun]
         together = "together" if self.schedule.collective.reduces else "apart"
         kinds = list(dict.fromkeys((
             *((_Kind(fused=True, sums=together),) if self.limits.ops >= FUSED else ()),
             _Kind(fused=False, sums="apart"), _Kind(fused=False, sums=together),
         )))  # fmt: skip
         kinds = [_Kind(fused=False, sums="apart")] if hasty else kinds
-        bases = (
-            (kind, task.target.copies, task.first_program(kind))
-            for task, kind in product(begun, kinds)
-        )
-        kind, copies, base = next((one for one in bases if one[2]), (kinds[0], 1, None))
+        bases = ((kind, task, task.first_program(kind)) for task, kind in product(begun, kinds))
+        kind, task, base = next((one for one in bases if one[2]), (kinds[0], begun[-1], None))
         if base is None:
-            return begun[-1]  # its variants may fit
-        leaders = self._by_instances(kind, base, copies, counts)
+            return task  # its variants may fit
+        own = replace(self, spread=task.spread)
+        leaders = own.by_instances(kind, base, task.target.copies, counts)
         if not leaders:
             raise LoweringError(
                 f"no program for {self.target.runtime} runs at {self.size} bytes",
@@ -398,16 +407,18 @@ class Lowering:
         first, *others = leaders
         lost = LOST * (self.enough or math.inf)
         if not hasty and self.target.instances is None:  # else so many, and no more, are wanted
-            most = self._most_spread(first)
+            most = first.task.most_spread()
             if first.price * first.task.target.copies <= lost * most:
-                first = self._spread(first, counts, most)
+                if not first.task.spread:
+                    first = self._spread(first, counts, most)
+                first = self._joined(first, counts)
         if not hasty and first.price <= lost:
             for other in kinds:
                 if other is not kind and not self.over():
                     first = min(first, first.task.tried(other) or first, key=lambda one: one.price)
         return self._fastest([first, *others])
 
-    def _by_instances(
+    def by_instances(
         self, kind: _Kind, base: Program, begun: int, counts: Sequence[int]
     ) -> "list[_Leader]":
         """Return the best first program of a kind in each protocol, over the `counts` of instances.
@@ -457,18 +468,19 @@ class Lowering:
         time = None if program is None else self.replay(program)
         if program is None or time is None:
             return None
-        task = replace(self, made=None, fused=kind.fused, first=(program, time))
+        task = replace(self, made=None, fused=kind.fused, joined=kind.joined, first=(program, time))
         if self.enough is not None and time > self.enough:
             task = replace(self, made=(program, time))
         price = time * (1 + WORTH_DOUBLING * (self.target.copies.bit_length() - 1))
         return _Leader(price, task, kind)
 
-    def _most_spread(self, first: "_Leader") -> int:
-        """Return how many instances of the `first` have threadblocks for all ends of links."""
-        target = first.task.target
-        draft = draft_of(self.schedule, first.task.options_for(target.protocol), self.drafts)
+    def most_spread(self) -> int:
+        """Return how many instances have threadblocks for all ends of links."""
+        draft = draft_of(self.schedule, self.options_for(self.protocols[0]), self.drafts)
         ends = Counter(end for lane in set(draft.lanes) for end in (lane.src, lane.dst))
-        return max(target.copies, target.max_threadblocks // max(ends.values(), default=1))
+        return max(
+            self.target.copies, self.target.max_threadblocks // max(ends.values(), default=1)
+        )
 
     def _spread(self, first: "_Leader", counts: Sequence[int], most: int) -> "_Leader":
         """Return the first of all, or what is faster with threadblocks spread.
@@ -490,6 +502,38 @@ class Lowering:
             best = min(best, wanted.tried(first.kind) or best, key=lambda one: one.price)
         return best
 
+    def _joined(self, first: "_Leader", counts: Sequence[int]) -> "_Leader":
+        """Return the first of all, or what is faster where threadblocks that receive also send.
+
+        They are as many as fit, in one of the `counts` of instances or the most that there is room
+        for. Nothing is tried where the threadblocks of the first are not what its time comes from.
+        """
+        task = first.task
+        program, _ = first.task.first or (None, 0)
+        if program is None or self.over():
+            return first
+        timing = Timing(program, self.schedule.topology, self.target.model)
+        if timing.least(self.size, JOINED) >= timing.least(self.size):
+            return first
+        draft = draft_of(self.schedule, task.options_for(task.target.protocol), self.drafts)
+        lanes = set(zip(draft.lanes, draft.series, strict=True))
+        ends = Counter(end for lane, _ in lanes for end in (lane.src, ~lane.dst))
+        most = task.target.max_threadblocks // max(ends.values(), default=1)
+        elements = self.size // task.target.divisor(self.schedule.collective.chunks_in_size)
+        best, kind = first, first.kind._replace(joined=True)
+        tried = dict.fromkeys((copies_near(most, elements), *reversed(counts)))
+        for copies in [n for n in tried if 0 < n <= most][:SPREAD]:
+            if self.over():
+                break
+            wanted = replace(
+                task, target=replace(task.target, instances=copies), spread=True, made=None
+            )
+            made = wanted.tried(kind)
+            program, _ = (made and made.task.first) or (None, 0)
+            if made and program and made.price < best.price and _is_safe(wanted, program):
+                best = made
+        return best
+
     def _ways(self, kind: _Kind, base: Program, begun: int, counts: Sequence[int]) -> list[_Way]:
         """Return what to try of a kind, by what edges and threadblocks alone take.
 
@@ -497,13 +541,14 @@ class Lowering:
         come first those with few threadblocks, as far as they do not slow it down much.
         """
         rows: list[tuple[float, int, int, str]] = []
-        blocks = base.num_threadblocks // begun
+        fit = self.target.max_threadblocks // (base.num_threadblocks // begun)
+        fit = self.most_spread() if self.spread else fit
         for name in self.protocols:
             timing = Timing(replace(base, protocol=name), self.schedule.topology, self.target.model)
             rows += (
                 (timing.least(self.size, copies / begun), abs(place - LIKELY), -copies, name)
                 for place, copies in enumerate(counts)
-                if copies and (kind.fused or copies * blocks <= self.target.max_threadblocks)
+                if copies and (kind.fused or copies <= fit)
             )
         rows.sort()
         if self.over():
@@ -527,6 +572,7 @@ class Lowering:
         options = replace(
             self.options_for(self.target.protocol), order=self.target.orders[0],
             fused=FUSED if kind.fused else frozenset(), sums=kind.sums, spread=self.spread,
+            joined=kind.joined,
         )  # fmt: skip
         try:
             return finish(draft_of(self.schedule, options, self.drafts), options).program
@@ -672,7 +718,7 @@ def best_variant(task: Lowering) -> Variant | None:
     Raises InputError when the protocol that is asked for hangs; LoweringError when no program keeps
     the limits: that of the first one that was tried.
     """
-    options = replace(task.options_for(task.protocols[0]), spread=task.spread)
+    options = replace(task.options_for(task.protocols[0]), spread=task.spread, joined=task.joined)
     draft = draft_of(task.schedule, options, task.drafts)
     slots = task.limits.fifo_slots[options.protocol]
     # One connection is enough where no link has more messages under way than it holds.
@@ -691,8 +737,8 @@ def best_variant(task: Lowering) -> Variant | None:
         task, draft, (replace(options, order=order, slots=count) for order, count in orders)
     )
     if not found and isinstance(refused, TooManyError):
-        paired = (replace(options, order=order, paired=True) for order in task.target.orders)
-        found, _ = _all_made(task, draft, paired)
+        joined = (replace(options, order=order, joined=True) for order in task.target.orders)
+        found, _ = _all_made(task, draft, joined)
     if not found:
         if refused:
             raise refused
@@ -724,6 +770,8 @@ def _all_made(
             refused = refused or error
             continue
         if variant is None:
+            continue
+        if options.joined and not _is_safe(task, variant.lowered.program):
             continue
         if not task.accepts(variant.lowered.program):
             refused = refused or LoweringError(
@@ -783,8 +831,22 @@ def _fused(task: Lowering, best: Variant, draft: Draft) -> Variant:
     return best
 
 
+def _has_rings(task: Lowering) -> bool:
+    """Return whether several rings go through links: each has threadblocks of its own there.
+
+    Else one would wait for the other.
+    """
+    try:
+        draft = draft_of(task.schedule, task.options_for(task.protocols[0]), task.drafts)
+    except LoweringError:
+        return False
+    passes = Counter(zip(draft.lanes, draft.series, strict=True))
+    times = set(passes.values())
+    return len(passes) > len(set(draft.lanes)) and len(times) == 1 and 1 not in times
+
+
 def _is_safe(task: Lowering, program: Program) -> bool:
-    """Tell whether a program with fused steps ends at all of its sizes."""
+    """Tell whether a program whose threadblocks receive and send ends at all of its sizes."""
     low, high = program.min_bytes, program.max_bytes
     return largest_safe_size(program, task.limits.name, low, high) >= high
 

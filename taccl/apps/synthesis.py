@@ -142,15 +142,18 @@ PART_ACROSS = 15_000
 """Bytes of such a chunk, at least."""
 
 SEVERAL_RINGS: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = MappingProxyType({
-    "allgather": (("ring", (4, 3)), ("ring", (8,))),
-    "reducescatter": (("ring", (4, 3)), ("", ())),
+    "allgather": (("ring", (8, 4, 3)), ("ring", (8,))),
+    "reducescatter": (("ring", (8, 4, 3)), ("ring", (8,))),
     "allreduce": (("ring", (4, 3)), ("hierarchical", (2,))),
 })  # fmt: skip
 """What takes several rings where they pay, and chunks of a rank: on one server, and on more.
 
-Rings take equal shares of the chunks, through all ranks or (hierarchical) through a server's. A
-ReduceScatter round eight rings of 32 ranks takes longer to lower than a short search has.
+Rings take equal shares of the chunks, through all ranks or (hierarchical) through a server's.
 """
+
+RING_MESSAGES = 800
+"""Of several rings, that are lowered in a second of the time limit with all else that is done; what
+is added counts twice."""
 
 RING_PIECE = 240_000
 """Bytes of such a chunk, at least."""
@@ -380,11 +383,11 @@ def _program_bounds(
         most = target.message_bytes(collective.name, logical.topology)
         return any_bounds(logical, collective, size, most, request.world, seconds)
     found = []
-    floors = floors_of(logical, plans=request.plans is not None)
+    floors = floors_of(logical.topology, plans=request.plans is not None)
     for floor in floors:
-        launch = floor.topology.local.launch
+        network, launch = replace(logical, topology=floor), floor.local.launch
         share = seconds / len(floors)
-        bounds = any_bounds(floor, collective, size, world=request.world, seconds=share)
+        bounds = any_bounds(network, collective, size, world=request.world, seconds=share)
         found.append(tuple(replace(bound, time=bound.time + launch) for bound in bounds))
     return min(found, key=lambda bounds: best(bounds).time)
 
@@ -479,7 +482,8 @@ def _open(request: Request, collective: Collective, scorer: Scorer) -> _Begun:
                 times[name] = min(map(scorer.expects, ways))
     most = NEAR * min(times.values(), default=0)
     soonest = [name for name in sorted(times, key=times.__getitem__) if times[name] <= most]
-    if set(first) & set(soonest):
+    own = _own_counts(request, collective, known[0], soonest) or soonest
+    if set(first) & set(soonest) & set(own):  # else what goes round several rings comes first
         scorer.score(ranking[first[0]])  # other instances of it are soon made
     return _Begun(soonest, known)
 
@@ -524,9 +528,12 @@ def _own_counts(
         # It takes many threadblocks to fill wires that don't join all with all, which makespans
         # don't tell, and each of several rings has wires of its own.
         name, rings = SEVERAL_RINGS.get(collective.name, (("", ()),) * 2)[across]
-        rings = tuple(count for count in rings if count in counts)
-        pays = rings and request.size >= RING_PIECE * max(rings) * parts
-        return {name: rings} if pays else {}
+        most = request.size // (RING_PIECE * parts)
+        messages = (collective.num_ranks - 1) * parts * (1 + collective.reduces)
+        if name == "ring":
+            most = min(most, int(RING_MESSAGES * request.time_limit) // messages)
+        rings = tuple(count for count in rings if count <= most)
+        return {name: rings} if rings else {}
     if not across or collective.num_ranks > MAX_RANKS:
         return {}
     spreads = collective.name == "allreduce"

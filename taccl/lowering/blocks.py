@@ -39,14 +39,18 @@ LOCAL_PER_BLOCK = 8
 """More copies than that at the start of a receiving threadblock would delay its peer."""
 
 
+Connection = tuple[tuple[int, int], int]
+"""Source and destination, and the number among the connections of that pair."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """A threadblock whose steps are still moves.
 
     It is of a `rank`, with the peers `send_to` and `recv_from`. `lane` is the link it serves, that
-    of its receives if it sends on what it receives (None: local work only), and `out` that of its
-    sends in a threadblock that receives, too. `connection` is the number of the connection among
-    those of the pair; `moves` are positions in the list of moves, ascending.
+    of its receives if it does both (None: local work only), and `connection` the number of the
+    connection among those of the pair; `out` has both of its sends in a threadblock that receives,
+    too. `moves` are positions in the list of moves, ascending.
     """
 
     rank: int
@@ -55,12 +59,14 @@ class Block:
     lane: Lane | None
     connection: int
     moves: tuple[int, ...]
-    out: Lane | None = None
+    out: tuple[Lane, int] | None = None
 
     @property
-    def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Source and destination of its connections."""
-        return tuple((lane.src, lane.dst) for lane in (self.lane, self.out) if lane is not None)
+    def connections(self) -> tuple[Connection, ...]:
+        """Its connections."""
+        own = () if self.lane is None else ((self.lane, self.connection),)
+        both = own if self.out is None else (*own, self.out)
+        return tuple(((lane.src, lane.dst), number) for lane, number in both)
 
 
 @dataclass(slots=True)
@@ -112,14 +118,17 @@ def assign_blocks(
             end = (move.rank, lane, connection[move.message], move.rank == lane.src)
             members[joined.get(end, end)].append(place)
     blocks = []
-    receiving: dict[int, End] = {}
+    receiving: dict[int, list[End]] = defaultdict(list)
     for end in members:
         if not end[3]:
-            receiving.setdefault(end[0], end)
+            receiving[end[0]].append(end)
     for rank, extra in local.items():
-        # Before the first receive of its rank, or in threadblocks of its own.
-        if rank in receiving and len(extra) <= LOCAL_PER_BLOCK:
-            members[receiving[rank]][:0] = extra
+        # Before the first receive of its rank, or in threadblocks of its own; those that send, too,
+        # have more steps, and share them.
+        ends = receiving[rank] if joins else receiving[rank][:1]
+        if ends and len(extra) <= LOCAL_PER_BLOCK * len(ends):
+            for number, end in enumerate(ends):
+                members[end][:0] = extra[number :: len(ends)]
             continue
         for start in range(0, len(extra), LOCAL_PER_BLOCK):
             some = tuple(extra[start : start + LOCAL_PER_BLOCK])
@@ -132,7 +141,7 @@ def assign_blocks(
         blocks.append(
             Block(
                 rank, send_to, None if sends else lane.src, lane, index, tuple(places),
-                out and out[1],
+                out and out[1:3],
             )
         )  # fmt: skip
 
@@ -205,47 +214,92 @@ def ways_needed(messages: Sequence[Message], lanes: Sequence[Lane], slots: int) 
     return ways
 
 
-def ways_by_load(messages: Sequence[Message], lanes: Sequence[Lane], room: int) -> dict[Lane, int]:
+def ways_by_load(
+    messages: Sequence[Message],
+    lanes: Sequence[Lane],
+    room: int,
+    series: Sequence[int] | None = None,
+) -> dict[Lane, int]:
     """Return how many connections links get where threadblocks to spare go to the busiest of them.
 
     The ``messages`` cross the links ``lanes``; a rank may have threadblocks for the ends of so many
-    connections, its ``room``. Links that get one are left out.
+    connections, its ``room``. Where threadblocks that receive also send, ``series`` has the number
+    of the series of each message, and a link gets no more connections than it has series. Links
+    that get one are left out.
     """
-    load, count = Counter[Lane](), Counter(lanes)
+    load = Counter[Lane]()
+    apart = range(len(lanes)) if series is None else series
+    count = Counter(lane for lane, _ in set(zip(lanes, apart, strict=True)))
     for message, lane in zip(messages, lanes, strict=True):
         load[lane] += len(message.chunks)
-    used = Counter(end for lane in load for end in (lane.src, lane.dst))
+    # Ends that receive are counted apart where they need no threadblocks of their own.
+    ends = {lane: (lane.src, lane.dst if series is None else ~lane.dst) for lane in load}
+    used = Counter(end for both in ends.values() for end in both)
     ways = dict.fromkeys(load, 1)
     queue = [(-float(chunks), lane) for lane, chunks in load.items() if count[lane] > 1]
     heapq.heapify(queue)
     while queue:
         _, lane = heapq.heappop(queue)
-        if max(used[lane.src], used[lane.dst]) < room:
-            used.update((lane.src, lane.dst))
+        if max(used[end] for end in ends[lane]) < room:
+            used.update(ends[lane])
             ways[lane] += 1
             if ways[lane] < count[lane]:
                 heapq.heappush(queue, (-(load[lane] / ways[lane]), lane))
     return {lane: number for lane, number in ways.items() if number > 1}
 
 
-def pair_ends(
-    lanes: Sequence[Lane], connection: Mapping[int, int], joins: Mapping[End, End]
+def join_ends(
+    moves: Sequence[Move],
+    messages: Sequence[Message],
+    lanes: Sequence[Lane],
+    connection: Mapping[int, int],
+    topology: Topology,
+    joins: Mapping[End, End],
 ) -> dict[End, End]:
-    """Return receiving ends and the ends of the same rank that send to the same peer.
+    """Return receiving ends, and the ends of the same rank that share a threadblock with them.
 
-    Both have one number among the connections of their pairs, and neither is in ``joins``, which
-    has receiving ends that share a threadblock with a sending end. Message ``i`` crosses
-    ``lanes[i]`` on the ``connection[i]``-th connection of its pair.
+    They are the ``joins``, then those that pass on most of what is received, as in a ring, then
+    those with the same peer and number. ``moves`` are in one legal
+    order; message ``i`` of the ``messages`` crosses ``lanes[i]`` on the ``connection[i]``-th
+    connection of its pair. Where links are parallel, the channel says which one is used, so that
+    only ends with the same peer are joined.
     """
-    used = {(lanes[message], number) for message, number in connection.items()}
-    taken = set(joins.values())
-    pairs: dict[End, End] = {}
-    for lane, number in sorted(used):
-        back = Lane(lane.dst, lane.src, lane.number)
-        end, out = (lane.dst, lane, number, False), (lane.dst, back, number, True)
-        if (back, number) in used and end not in joins and out not in taken:
-            pairs[end] = out
-    return pairs
+    came: dict[tuple[int, int], End] = {}
+    passed: Counter[tuple[End, End]] = Counter()
+    singly = {lane: len(topology.links_between(lane.src, lane.dst)) == 1 for lane in set(lanes)}
+    ends: set[End] = set()
+    for move in moves:
+        for message, sends in ((move.received, False), (move.sent, True)):
+            if message is None:
+                continue
+            end = (move.rank, lanes[message], connection[message], sends)
+            ends.add(end)
+            for chunk in messages[message].chunks:
+                source = came.get((move.rank, chunk))
+                if not sends:
+                    came[move.rank, chunk] = end
+                elif source is not None and singly[source[1]] and singly[end[1]]:
+                    passed[source, end] += 1
+    for rank, lane, number, sends in ends:
+        back = (rank, Lane(lane.dst, lane.src, lane.number), number, True)
+        if not sends and back in ends:
+            passed.setdefault(((rank, lane, number, sends), back), 0)
+    wanted = sorted(passed, key=lambda both: (-passed[both], both))
+    taken: set[End] = set()
+    found: dict[End, End] = {}
+    chain: dict[Connection, frozenset[Connection]] = {}
+    for end, out in (*joins.items(), *wanted):
+        if end in found or out in taken:
+            continue
+        links = [((lane.src, lane.dst), number) for _, lane, number, _ in (end, out)]
+        first, second = (chain.get(link, frozenset({link})) for link in links)
+        # A pair has one connection on a channel.
+        if first != second and {pair for pair, _ in first} & {pair for pair, _ in second}:
+            continue
+        found[end] = out
+        taken.add(out)
+        chain |= dict.fromkeys(first | second, first | second)
+    return found
 
 
 class Cuts(NamedTuple):
@@ -354,31 +408,53 @@ def count_connections(blocks: Sequence[Block]) -> dict[tuple[int, int], int]:
     """Return how many connections every pair has."""
     spans: dict[tuple[int, int], int] = defaultdict(int)
     for block in blocks:
-        for pair in block.pairs:
-            spans[pair] = max(spans[pair], block.connection + 1)
+        for pair, number in block.connections:
+            spans[pair] = max(spans[pair], number + 1)
     return dict(spans)
 
 
 def assign_channels(
-    connections: Mapping[tuple[int, int], int], blocks_per_channel: int
-) -> dict[tuple[int, int], list[int]]:
-    """Return the channels of every pair's connections, ascending, each as low as possible.
+    connections: Mapping[tuple[int, int], int],
+    joined: Sequence[tuple[Connection, Connection]],
+    blocks_per_channel: int,
+) -> dict[Connection, int]:
+    """Return the channel of every connection, as low as possible.
 
-    ``connections`` has their number by pair of ranks. On one channel at most ``blocks_per_channel``
-    threadblocks of a rank may send, and as many receive.
+    ``connections`` has their number by pair of ranks; those ``joined`` by a threadblock are on one
+    channel, and so are all of a chain. Those of a pair ascend where no chain leads to a third rank.
+    On one channel at most ``blocks_per_channel`` threadblocks of a rank may send, and as many
+    receive.
     """
-    load: dict[tuple[str, int, int], int] = defaultdict(int)
-    channels: dict[tuple[int, int], list[int]] = {}
+    chains: dict[Connection, tuple[Connection, ...]] = {}
+    for one, other in joined:
+        first, second = chains.get(one, (one,)), chains.get(other, (other,))
+        if first is not second:
+            both = first + second
+            chains |= dict.fromkeys(both, both)
+    load: Counter[tuple[str, int, int]] = Counter()
+    channels: dict[Connection, int] = {}
+    taken: set[tuple[tuple[int, int], int]] = set()
+    least: Counter[tuple[int, int]] = Counter()
     # A pair and its reverse follow each other, so that they get the same channels.
     for pair in sorted(connections, key=lambda pair: (min(pair), max(pair), pair)):
-        taken: list[int] = []
-        channel = 0
-        while len(taken) < connections[pair]:
-            ends = (("send", pair[0], channel), ("recv", pair[1], channel))
-            if all(load[end] < blocks_per_channel for end in ends):
-                taken.append(channel)
-                for end in ends:
-                    load[end] += 1
-            channel += 1
-        channels[pair] = taken
+        for number in range(connections[pair]):
+            if (pair, number) in channels:
+                continue
+            chain = chains.get((pair, number), ((pair, number),))
+            ascends = len({frozenset(link) for link, _ in chain}) == 1
+            channel = max(least[link] for link, _ in chain) if ascends else 0
+            while not all(
+                (link, channel) not in taken
+                and load["send", link[0], channel] < blocks_per_channel
+                and load["recv", link[1], channel] < blocks_per_channel
+                for link, _ in chain
+            ):
+                channel += 1
+            for link, index in chain:
+                channels[link, index] = channel
+                taken.add((link, channel))
+                load["send", link[0], channel] += 1
+                load["recv", link[1], channel] += 1
+                if ascends:
+                    least[link] = channel + 1
     return channels

@@ -494,6 +494,12 @@ class Draft:
     scratch: Sequence[int]
     fitted: dict[object, Any] = field(init=False, repr=False, default_factory=dict)
 
+    @property
+    def series(self) -> list[int]:
+        """Which of its source's chunks each message carries first; one of several rings has one."""
+        chunks = self.schedule.collective.chunks_per_rank
+        return [message.chunks[0] % chunks for message in self.messages]
+
 
 def with_copies_after(draft: Draft, sends: Collection[int]) -> Draft:
     """Return ``draft`` with a copy of one chunk to scratch of its own right after some moves.

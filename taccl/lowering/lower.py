@@ -43,8 +43,8 @@ from taccl.lowering.blocks import (
     assign_blocks,
     assign_channels,
     count_connections,
+    join_ends,
     number_connections,
-    pair_ends,
     stretches_of,
     sums_by,
     ways_by_load,
@@ -293,6 +293,31 @@ def fuse_sends(
     return replace(draft, moves=kept), joins
 
 
+def send_soon(draft: Draft, connection: Mapping[int, int], joins: Collection[End]) -> Draft:
+    """Return the ``draft`` with what ends of ``joins`` send as early as what they send is there.
+
+    What a connection sends stays in order. A threadblock that receives, too, would else wait for
+    what comes later, with what it has in its hands. ``connection`` has the number of each message's
+    connection among those of the pair.
+    """
+    parts = find_parts(draft.moves, draft.modes)
+    writer: dict[int, int] = {}
+    last: dict[End, int] = defaultdict(lambda: -1)
+    keys = [(place, 0) for place in range(len(draft.moves))]
+    for place, move in enumerate(draft.moves):
+        if move.sent is None:
+            if move.op in WRITES_TARGET:
+                writer |= {part: place for _, target in parts.of(place) for part in target}
+            continue
+        end = (move.rank, draft.lanes[move.sent], connection[move.sent], True)
+        if end in joins:
+            read = (part for source, _ in parts.of(place) for part in source)
+            last[end] = max(last[end], *(writer.get(part, -1) for part in read))
+            keys[place] = last[end], 1
+    order = sorted(range(len(keys)), key=lambda place: keys[place])
+    return replace(draft, moves=[draft.moves[place] for place in order])
+
+
 def _pairs(
     draft: Draft, connection: Mapping[int, int], accesses: _Accesses, ops: Collection[Op]
 ) -> dict[tuple[End, End], dict[int, int]]:
@@ -409,8 +434,8 @@ class LowerOptions:
     `min_bytes`, `max_bytes`: the size range, both inclusive.
     `order`: one of ORDERS: how closely sends keep the schedule's order.
     `fused`: step types that receive and do something with the value, as far as they may be used.
-    `paired`: threadblocks that receive also send to the same peer: half as many, each busy with
-    one.
+    `joined`: threadblocks that receive also send, what they receive or to the same peer: half as
+    many, each busy with one. They may wait for one another in a ring, which the judge sees.
     `sums`: which threadblocks add, one of ``SUMS``. One that adds all that is added to a place
     waits for all that is received at once, where several wait for one another.
     `held`: numbers of messages that are held back, and the times of the schedule after which they
@@ -436,7 +461,7 @@ class LowerOptions:
     max_bytes: int = 1 << 30
     order: str = "ports"
     fused: frozenset[Op] = frozenset()
-    paired: bool = False
+    joined: bool = False
     sums: str = "apart"
     held: Mapping[int, Time] = field(default_factory=lambda: NOTHING_HELD)
     spread: bool = False
@@ -552,23 +577,24 @@ def _fit_blocks(
     lanes, topology = draft.lanes, draft.schedule.topology
     queued = Counter(lanes)
     ways = {} if options.slots is None else ways_needed(draft.messages, lanes, options.slots)
+    series = draft.series
     if options.spread:
         room = options.max_threadblocks // options.instances
-        more = ways_by_load(draft.messages, lanes, room)
-        if not more:
+        own = series if options.joined else None
+        more = ways_by_load(draft.messages, lanes, room, own)
+        if not more and not options.joined:
             raise LoweringError("no threadblocks are left over", fix="do not spread them")
         ways = {lane: max(ways.get(lane, 1), more.get(lane, 1)) for lane in {**ways, **more}}
     parts: dict[Lane, int] = {}
     longest = options.stretch
     stretches = {} if longest is None else stretches_of(draft.messages, lanes, longest)
-    k = draft.schedule.collective.chunks_per_rank
-    series = [message.chunks[0] % k for message in draft.messages]
     while True:
         cuts = Cuts(parts, ways, stretches, series)
         connection = number_connections(draft.moves, lanes, topology, cuts)
         made, joins = fuse_sends(draft, connection, options.fused) if options.fused else (draft, {})
-        if options.paired:
-            joins |= pair_ends(lanes, connection, joins)
+        if options.joined:
+            joins = join_ends(made.moves, draft.messages, lanes, connection, topology, joins)
+            made = send_soon(made, connection, set(joins.values()))
         moves = sums_by(options.sums, made.moves, lanes, connection)
         blocks = assign_blocks(moves, lanes, topology, connection, joins, options.instances)
         most = max(Counter(block.rank for block in blocks).values(), default=0) * options.instances
@@ -636,19 +662,20 @@ def _assemble(
     if collective.name in COLLECTIVES:
         inputs, outputs = collective.input_sizes, collective.output_sizes
     spans = count_connections(blocks)
+    joined = [block.connections for block in blocks if block.out is not None]
     channels = assign_channels(
-        {pair: span * copies for pair, span in spans.items()}, _HARD.max_blocks_per_channel
-    )
+        {pair: span * copies for pair, span in spans.items()},
+        [
+            ((one, at + copy * spans[one]), (two, to + copy * spans[two]))
+            for (one, at), (two, to) in joined for copy in range(copies)
+        ],
+        _HARD.max_blocks_per_channel,
+    )  # fmt: skip
     listed: list[list[Threadblock]] = [[] for _ in range(collective.num_ranks)]
     known: list[dict[Slot, Slot]] = [{} for _ in range(copies)]
     for block, own in zip(blocks, steps, strict=True):
         for copy in range(copies):
-            used = {channels[pair][block.connection + copy * spans[pair]] for pair in block.pairs}
-            if len(used) > 1:
-                raise LoweringError(
-                    f"rank {block.rank} can't send on what it receives on another channel",
-                    fix="lower --instances",
-                )
+            used = {channels[pair, at + copy * spans[pair]] for pair, at in block.connections}
             channel = used.pop() if used else 0
             listed[block.rank].append(
                 Threadblock(

@@ -168,8 +168,30 @@ def test_instances_of_several_rings_take_all_threadblocks(monkeypatch: pytest.Mo
     assert max(len(gpu.threadblocks) for gpu in chosen.best[0].gpus) == 64
     assert 3 * chosen.best[1] < 2 * enough
     monkeypatch.setattr(programs, "SPREAD", 0)
+    monkeypatch.setattr(programs, "_has_rings", lambda _: False)
     alone = lowering_of(rings, target, size, "ring").settled()
     assert 3 * chosen.best[1] < 2 * alone.best[1]
+
+
+def test_where_threadblocks_are_slow_those_that_receive_send_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Eight rings of eight instances each: with threadblocks that only send there are four.
+    logical, size = load_network("mi250"), 64 * 10**6
+    collective, target = build_collective("allgather", 16, 8), Target(instances=None, measured=True)
+    topology = charged(logical, collective, size, ("Simple",)).topology
+    rings, *_ = classical_schedules(problem_of(topology, collective, size), "ring", batch=True)
+    chosen = lowering_of(rings, target, size, "ring").settled()
+    program, time = chosen.best
+    assert (chosen.joined, chosen.target.instances) == (True, 8)
+    assert all(None not in (one.send_to, one.recv_from) for _, one in program.blocks())
+    assert judge(chosen.proved(), "portable") == []
+    for name, value in (("JOINED", 1), ("_is_safe", lambda *_: False)):
+        with monkeypatch.context() as patch:
+            patch.setattr(programs, name, value)
+            alone = lowering_of(rings, target, size, "ring").settled()
+            assert (alone.joined, alone.target.instances) == (False, 4)
+            assert 6 * time < 5 * alone.best[1]
 
 
 def test_several_rings_come_first_where_each_has_wires_of_its_own(
@@ -180,20 +202,26 @@ def test_several_rings_come_first_where_each_has_wires_of_its_own(
 
     monkeypatch.setattr(synthesis, "portfolio", caught)
     rings = [
-        ("{'ring': \\(4, 3\\)}", "mi250", "allreduce", 1, 64, True),
-        ("{'ring': \\(8,\\)}", "mi250", "allgather", 2, 64, True),
-        ("{'hierarchical': \\(2,\\)}", "mi250", "allreduce", 2, 64, True),
+        ("{'ring': \\(4, 3\\)}", "mi250", "allreduce", 1, 64, 20, True),
+        ("{'ring': \\(8, 4, 3\\)}", "mi250", "allgather", 1, 64, 20, True),
+        ("{'ring': \\(4, 3\\)}", "mi250", "allgather", 1, 20, 20, True),
+        ("{'ring': \\(8,\\)}", "mi250", "allgather", 2, 64, 10, True),
+        ("{'ring': \\(8,\\)}", "mi250", "reducescatter", 2, 64, 20, True),
+        ("{'hierarchical': \\(2,\\)}", "mi250", "allreduce", 2, 64, 5, True),
     ]
     others = [
-        ("{}", "mi250", "allreduce", 1, 8, True), ("{}", "mi250", "allgather", 2, 16, True),
-        ("{}", "mi250", "reducescatter", 2, 64, True),
-        ("{}", "dgx-h100", "allreduce", 1, 64, True),
-        ("{}", "mi250", "allreduce", 1, 64, False), ("{}", "mi250", "alltoall", 1, 64, True),
+        ("{}", "mi250", "allreduce", 1, 8, 20, True), ("{}", "mi250", "allgather", 2, 16, 20, True),
+        # What takes longer to lower than there is time for is not tried.
+        ("{}", "mi250", "reducescatter", 2, 64, 10, True),
+        ("{}", "mi250", "allgather", 2, 64, 5, True),
+        ("{}", "dgx-h100", "allreduce", 1, 64, 20, True),
+        ("{}", "mi250", "allreduce", 1, 64, 20, False),
+        ("{}", "mi250", "alltoall", 1, 64, 20, True),
     ]  # fmt: skip
-    for found, machine, collective, nodes, megabytes, by_measured in (*rings, *others):
+    for found, machine, collective, nodes, megabytes, seconds, by_measured in (*rings, *others):
         request = Request(
             load_network(machine, MachineOptions(nodes=nodes)), collective, megabytes * 10**6,
-            target=Target(instances=None), measured=by_measured, time_limit=20.0,
+            target=Target(instances=None), measured=by_measured, time_limit=seconds,
         )  # fmt: skip
         with pytest.raises(InputError, match=found) as told:
             synthesize(request)

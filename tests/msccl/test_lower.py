@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from itertools import groupby
+from itertools import groupby, pairwise
+from random import Random
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from taccl.lowering.blocks import (
     SUMS,
     Block,
     Cuts,
+    assign_channels,
+    join_ends,
     number_connections,
     stretches_of,
     sums_by,
@@ -534,6 +537,125 @@ def test_threadblocks_that_are_left_over_go_to_the_busiest_links() -> None:
     for room, ways in ((2, {}), (3, {one: 2}), (4, {one: 2, two: 2}), (5, {one: 3, two: 2}),
                        (99, {one: 6, two: 3})):  # fmt: skip
         assert ways_by_load(messages, lanes, room) == ways, room
+
+
+def test_joined_ends_that_receive_need_no_threadblocks_of_their_own() -> None:
+    # Six messages from 0 to 1, of two series, and as many on to 2.
+    lanes = [Lane(0, 1, 0)] * 6 + [Lane(1, 2, 0)] * 6
+    series = [0, 1] * 6
+    messages = [
+        Message(0, lane.src, lane.dst, (0,), (), 0, 1, reduce=False, released=1) for lane in lanes
+    ]
+    assert ways_by_load(messages, lanes, 3) == {Lane(0, 1, 0): 2}
+    # Rank 1 both receives and sends on, so that two ends each way are two threadblocks; a series
+    # has one connection.
+    for room, ways in ((1, {}), (2, dict.fromkeys(lanes, 2)), (9, dict.fromkeys(lanes, 2))):
+        assert ways_by_load(messages, lanes, room, series) == ways, room
+
+
+def test_a_chain_of_joined_connections_has_one_channel() -> None:
+    one, two, back = (0, 1), (1, 2), (1, 0)
+    apart = assign_channels({one: 2, two: 2}, [], 32)
+    assert [apart[pair, n] for pair in (one, two) for n in range(2)] == [0, 1, 0, 1]
+    chained = assign_channels({one: 2, two: 2}, [((one, 0), (two, 1)), ((one, 1), (two, 0))], 32)
+    assert chained[one, 0] == chained[two, 1] != chained[one, 1] == chained[two, 0]
+    crowded = assign_channels({one: 1, back: 1, two: 1}, [((one, 0), (two, 0))], 1)
+    assert crowded == {(one, 0): 0, (two, 0): 0, (back, 0): 1}
+
+
+@given(st.integers(2, 5), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_channels_tell_the_connections_of_a_pair_apart(n: int, most: int, random: Random) -> None:
+    pairs = [(a, b) for a in range(n) for b in range(n) if a != b and random.random() < 0.7]
+    spans = {pair: random.randint(1, most) for pair in pairs}
+    all_of = [(pair, number) for pair in pairs for number in range(spans[pair])]
+    out = {rank: [one for one in all_of if one[0][0] == rank] for rank in range(n)}
+    joined, free = [], {rank: list(own) for rank, own in out.items()}
+    chain = {one: frozenset({one}) for one in all_of}
+    for one in all_of:
+        after = free[one[0][1]]
+        if not after or random.random() < 0.3:
+            continue
+        other = random.choice(after)
+        both = chain[one] | chain[other]
+        if chain[one] is not chain[other] and len({pair for pair, _ in both}) < len(both):
+            continue
+        joined.append((one, other))
+        after.remove(other)
+        chain |= dict.fromkeys(both, both)
+    limit = max(2, n - 1)  # a chain may take as many of one rank
+    found = assign_channels(spans, joined, limit)
+    assert all(found[one] == found[other] for one, other in joined)
+    assert len({(pair, channel) for (pair, _), channel in found.items()}) == len(all_of)
+    for end in (0, 1):
+        load = Counter((pair[end], channel) for (pair, _), channel in found.items())
+        assert max(load.values(), default=0) <= limit
+
+
+def test_round_rings_each_threadblock_passes_on_what_it_receives() -> None:
+    schedule = ring_schedule("allgather", 4, 2)
+    plain, joined = (make(schedule, order="free", joined=joined) for joined in (False, True))
+    assert plain.num_threadblocks == 2 * joined.num_threadblocks
+    for _, block in joined.blocks():
+        assert block.send_to is not None
+        assert block.recv_from is not None
+        moved = [step for step in block.steps if step.op is not Op.COPY]
+        first = next(at for at, step in enumerate(moved) if step.op is Op.RECV)
+        # Own chunks first; then what came last leaves next.
+        assert all(step.op is Op.SEND for step in moved[:first])
+        for received, sent in pairwise(moved[first:]):
+            if received.op is Op.RECV and sent.op is Op.SEND:
+                assert received.dst == sent.src
+    assert judge(joined, "portable") == []
+
+
+def joined_or_none(schedule: Schedule, **options: object) -> Program | None:
+    try:
+        return make(
+            schedule, joined=True, order="free", max_threadblocks=16, max_bytes=1 << 20, **options
+        )
+    except LoweringError:
+        return None
+
+
+def test_joined_threadblocks_keep_the_limit_and_compute_the_same() -> None:
+    made = [
+        joined_or_none(schedule, instances=instances, spread=spread)
+        for schedule in SMALL.values() for instances in (1, 2) for spread in (False, True)
+    ]  # fmt: skip
+    programs = [program for program in made if program is not None]
+    assert len(programs) > len(made) // 2
+    assert all(program.num_threadblocks <= 16 for program in programs)
+    found = [judge(program, "portable", None) for program in programs]
+    # A threadblock that sends first may wait for one that does, too: searches leave these out.
+    assert {finding.rule for findings in found for finding in findings} <= {"deadlock"}
+    assert sum(not findings for findings in found) > len(found) // 2
+    both = [
+        None not in (block.send_to, block.recv_from)
+        for program in programs for _, block in program.blocks()
+    ]  # fmt: skip
+    assert sum(both) > len(both) // 2
+
+
+def test_where_links_are_parallel_only_ends_with_one_peer_are_joined() -> None:
+    lanes = [Lane(1, 0, 0), Lane(0, 2, 0), Lane(0, 1, 0)]
+    messages = [
+        Message(0, lane.src, lane.dst, (chunk,), (), 0, 1, reduce=False, released=1)
+        for lane, chunk in zip(lanes, (0, 0, 1), strict=True)
+    ]
+    slot = Slot(Buffer.OUTPUT, 0)
+    moves = [
+        move
+        for number, lane in enumerate(lanes)
+        for move in (Move(lane.src, Op.SEND, slot, None, 1, number),
+                     Move(lane.dst, Op.RECV, None, slot, 1, number))
+    ]  # fmt: skip
+    connection = {0: 0, 1: 0, 2: 0}
+    onward, back = ((0, lanes[number], 0, True) for number in (1, 2))
+    came = (0, lanes[0], 0, False)
+    assert join_ends(moves, messages, lanes, connection, mesh(3), {})[came] == onward
+    assert join_ends(moves, messages, lanes, connection, twin(), {})[came] == back
+    # Who already shares a threadblock keeps it.
+    assert join_ends(moves, messages, lanes, connection, mesh(3), {came: back})[came] == back
 
 
 def spread_or_refused(schedule: Schedule, instances: int) -> tuple[Program, Program] | str:

@@ -204,7 +204,7 @@ def test_no_program_waits_for_a_send_of_ll_however_it_is_lowered() -> None:
         for topology in (hub(3), mesh(3)):
             schedule = pairs_schedule(collective, topology, 2)
             met += bool(sends_awaited(make(schedule, protocol="LL")))
-            for more in ({}, {"paired": True}, {"instances": 2}, {"order": "paced"}):
+            for more in ({}, {"joined": True}, {"instances": 2}, {"order": "paced"}):
                 program = make(schedule, protocol="LL", open_sends=True, **more)
                 assert sends_awaited(program) == []
                 assert [judge(program, runtime) for runtime in ("rccl", "portable")] == [[], []]
