@@ -509,7 +509,7 @@ class Lowering:
         for. Nothing is tried where the threadblocks of the first are not what its time comes from.
         """
         task = first.task
-        program, _ = first.task.first or (None, 0)
+        program, _ = task.first or (None, 0)
         if program is None or self.over():
             return first
         timing = Timing(program, self.schedule.topology, self.target.model)

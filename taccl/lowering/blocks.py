@@ -259,10 +259,10 @@ def join_ends(
     """Return receiving ends, and the ends of the same rank that share a threadblock with them.
 
     They are the ``joins``, then those that pass on most of what is received, as in a ring, then
-    those with the same peer and number. ``moves`` are in one legal
-    order; message ``i`` of the ``messages`` crosses ``lanes[i]`` on the ``connection[i]``-th
-    connection of its pair. Where links are parallel, the channel says which one is used, so that
-    only ends with the same peer are joined.
+    those with the same peer and number. ``moves`` are in one legal order; message ``i`` of the
+    ``messages`` crosses ``lanes[i]`` on the ``connection[i]``-th connection of its pair. Where
+    links are parallel, the channel says which one is used, so that only ends with the same peer are
+    joined.
     """
     came: dict[tuple[int, int], End] = {}
     passed: Counter[tuple[End, End]] = Counter()

@@ -293,18 +293,23 @@ def fuse_sends(
     return replace(draft, moves=kept), joins
 
 
-def send_soon(draft: Draft, connection: Mapping[int, int], joins: Collection[End]) -> Draft:
-    """Return the ``draft`` with what ends of ``joins`` send as early as what they send is there.
+def send_soon(draft: Draft, connection: Mapping[int, int], joins: Collection[End]) -> list[int]:
+    """Return the positions of the moves in an order in which ends of ``joins`` send early.
 
-    What a connection sends stays in order. A threadblock that receives, too, would else wait for
-    what comes later, with what it has in its hands. ``connection`` has the number of each message's
-    connection among those of the pair.
+    They do as soon as what they send is there; what a connection sends stays in order. A
+    threadblock that receives, too, would else wait for what comes later, with what it has in its
+    hands. ``connection`` has the number of each message's connection among those of the pair.
     """
     parts = find_parts(draft.moves, draft.modes)
     writer: dict[int, int] = {}
     last: dict[End, int] = defaultdict(lambda: -1)
     keys = [(place, 0) for place in range(len(draft.moves))]
     for place, move in enumerate(draft.moves):
+        before = draft.moves[place - 1] if place else move
+        same = (before.rank, before.message) == (move.rank, move.message)
+        if same and move.op is Op.COPY and before.op is Op.SEND:
+            keys[place] = keys[place - 1]  # it tells when the send is over
+            continue
         if move.sent is None:
             if move.op in WRITES_TARGET:
                 writer |= {part: place for _, target in parts.of(place) for part in target}
@@ -314,8 +319,7 @@ def send_soon(draft: Draft, connection: Mapping[int, int], joins: Collection[End
             read = (part for source, _ in parts.of(place) for part in source)
             last[end] = max(last[end], *(writer.get(part, -1) for part in read))
             keys[place] = last[end], 1
-    order = sorted(range(len(keys)), key=lambda place: keys[place])
-    return replace(draft, moves=[draft.moves[place] for place in order])
+    return sorted(range(len(keys)), key=lambda place: keys[place])
 
 
 def _pairs(
@@ -592,9 +596,11 @@ def _fit_blocks(
         cuts = Cuts(parts, ways, stretches, series)
         connection = number_connections(draft.moves, lanes, topology, cuts)
         made, joins = fuse_sends(draft, connection, options.fused) if options.fused else (draft, {})
+        order: Sequence[int] = range(len(made.moves))
         if options.joined:
             joins = join_ends(made.moves, draft.messages, lanes, connection, topology, joins)
-            made = send_soon(made, connection, set(joins.values()))
+            order = send_soon(made, connection, set(joins.values()))
+            made = replace(made, moves=[made.moves[place] for place in order])
         moves = sums_by(options.sums, made.moves, lanes, connection)
         blocks = assign_blocks(moves, lanes, topology, connection, joins, options.instances)
         most = max(Counter(block.rank for block in blocks).values(), default=0) * options.instances
@@ -605,7 +611,8 @@ def _fit_blocks(
                 made, blocks, options.order, options.held, open_sends=options.open_sends
             )
             if clocks.missing:
-                draft = with_copies_after(draft, clocks.missing)
+                late = (order[place] for place in clocks.missing)
+                draft = with_copies_after(draft, set(late))
                 continue
             lengths = [sum(max(1, len(waits[move])) for move in own.moves) for own in blocks]
             crowded = _crowded(blocks, lengths, options.max_steps)

@@ -636,6 +636,20 @@ def test_joined_threadblocks_keep_the_limit_and_compute_the_same() -> None:
     assert sum(both) > len(both) // 2
 
 
+def test_joined_threadblocks_pass_on_no_other_data_where_sends_end_with_copies() -> None:
+    met = 0
+    for seed in (4, 39, 54, 369, 549):
+        schedule = random_schedule(2_000_000 + seed, "alltoall")
+        for spread in (False, True):
+            program = joined_or_none(
+                schedule, instances=1 + seed % 2, spread=spread, protocol="LL", open_sends=True
+            )
+            if program is not None:
+                met += 1
+                assert {finding.rule for finding in judge(program, "portable")} <= {"deadlock"}
+    assert met >= 6
+
+
 def test_where_links_are_parallel_only_ends_with_one_peer_are_joined() -> None:
     lanes = [Lane(1, 0, 0), Lane(0, 2, 0), Lane(0, 1, 0)]
     messages = [

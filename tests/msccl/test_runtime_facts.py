@@ -37,7 +37,7 @@ from taccl.synth.templates.classical import classical_schedules
 from taccl.topology.file import load_topology
 from taccl.topology.graph import whole
 from taccl.topology.symmetry import make_group
-from tests.msccl.builders import ALPHA, hub, make, mesh, pairs_schedule
+from tests.msccl.builders import ALPHA, hub, make, mesh, pairs_schedule, ring_schedule
 from tests.msccl.texts import algo, block, exchange, gpu, local, step
 
 ALONE = ("msccl", "executor", "rccl")
@@ -199,16 +199,19 @@ def test_recursive_doubling_in_ll_waits_for_no_send_on_rccl() -> None:
 
 
 def test_no_program_waits_for_a_send_of_ll_however_it_is_lowered() -> None:
-    met = 0
-    for collective in ("allreduce", "alltoall"):
-        for topology in (hub(3), mesh(3)):
-            schedule = pairs_schedule(collective, topology, 2)
-            met += bool(sends_awaited(make(schedule, protocol="LL")))
-            for more in ({}, {"joined": True}, {"instances": 2}, {"order": "paced"}):
-                program = make(schedule, protocol="LL", open_sends=True, **more)
-                assert sends_awaited(program) == []
-                assert [judge(program, runtime) for runtime in ("rccl", "portable")] == [[], []]
-    assert met
+    schedules = [
+        pairs_schedule(collective, topology, 2)
+        for collective in ("allreduce", "alltoall") for topology in (hub(3), mesh(3))
+    ]  # fmt: skip
+    schedules += [ring_schedule(name, 4, 2) for name in ("allgather", "allreduce")]
+    waits = (sends_awaited(make(one, protocol="LL", max_bytes=1 << 16)) for one in schedules)
+    assert any(waits)
+    for schedule in schedules:
+        for more in ({}, {"joined": True}, {"instances": 2}, {"order": "paced"},
+                     {"joined": True, "spread": True, "instances": 2}):  # fmt: skip
+            program = make(schedule, protocol="LL", open_sends=True, max_bytes=1 << 16, **more)
+            assert sends_awaited(program) == []
+            assert [judge(program, runtime) for runtime in ("rccl", "portable")] == [[], []]
 
 
 def sends_awaited(program: Program) -> list[StepRef]:
