@@ -385,7 +385,7 @@ class Lowering:
             replace(self, target=replace(self.target, instances=n, protocol=self.protocols[0]))
             for n in near
         ]
-        if _has_rings(begun[0]):
+        if self.target.instances is None and _has_rings(begun[0]):
             begun = [*(replace(task, spread=True) for task in begun), *begun]
         together = "together" if self.schedule.collective.reduces else "apart"
         kinds = list(dict.fromkeys((
@@ -771,7 +771,7 @@ def _all_made(
             continue
         if variant is None:
             continue
-        if options.joined and not _is_safe(task, variant.lowered.program):
+        if task.joined and not _is_safe(task, variant.lowered.program):
             continue
         if not task.accepts(variant.lowered.program):
             refused = refused or LoweringError(

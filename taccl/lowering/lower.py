@@ -296,13 +296,14 @@ def fuse_sends(
 def send_soon(draft: Draft, connection: Mapping[int, int], joins: Collection[End]) -> list[int]:
     """Return the positions of the moves in an order in which ends of ``joins`` send early.
 
-    They do as soon as what they send is there; what a connection sends stays in order. A
-    threadblock that receives, too, would else wait for what comes later, with what it has in its
-    hands. ``connection`` has the number of each message's connection among those of the pair.
+    What a rank has received leaves as soon as it is there, the first of its own at once, and what a
+    connection sends stays in order. A threadblock that receives, too, would else wait for what
+    comes later, with what it has in its hands. ``connection`` has the number of each message's
+    connection among those of the pair.
     """
     parts = find_parts(draft.moves, draft.modes)
     writer: dict[int, int] = {}
-    last: dict[End, int] = defaultdict(lambda: -1)
+    last: dict[End, int] = {}
     keys = [(place, 0) for place in range(len(draft.moves))]
     for place, move in enumerate(draft.moves):
         before = draft.moves[place - 1] if place else move
@@ -317,7 +318,8 @@ def send_soon(draft: Draft, connection: Mapping[int, int], joins: Collection[End
         end = (move.rank, draft.lanes[move.sent], connection[move.sent], True)
         if end in joins:
             read = (part for source, _ in parts.of(place) for part in source)
-            last[end] = max(last[end], *(writer.get(part, -1) for part in read))
+            own = place if end in last else -1
+            last[end] = max(last.get(end, -1), *(writer.get(part, own) for part in read))
             keys[place] = last[end], 1
     return sorted(range(len(keys)), key=lambda place: keys[place])
 
