@@ -90,6 +90,9 @@ RIVAL = 1.25
 LOST = 1.5
 """Times the best, that the first program of a protocol takes of which no other one will do."""
 
+ALL_PAIRS = 2
+"""Messages of a series that go through a link where all ranks send to all, once for each phase."""
+
 JOINED = 2
 """Times the threadblocks that send, where those that receive do, too."""
 
@@ -842,7 +845,7 @@ def _has_rings(task: Lowering) -> bool:
         return False
     passes = Counter(zip(draft.lanes, draft.series, strict=True))
     times = set(passes.values())
-    return len(passes) > len(set(draft.lanes)) and len(times) == 1 and 1 not in times
+    return len(passes) > len(set(draft.lanes)) and len(times) == 1 and min(times) > ALL_PAIRS
 
 
 def _is_safe(task: Lowering, program: Program) -> bool:

@@ -267,19 +267,20 @@ def join_ends(
     came: dict[tuple[int, int], End] = {}
     passed: Counter[tuple[End, End]] = Counter()
     singly = {lane: len(topology.links_between(lane.src, lane.dst)) == 1 for lane in set(lanes)}
-    ends: set[End] = set()
+    ends: Counter[End] = Counter()
     for move in moves:
         for message, sends in ((move.received, False), (move.sent, True)):
             if message is None:
                 continue
             end = (move.rank, lanes[message], connection[message], sends)
-            ends.add(end)
+            ends[end] += len(messages[message].chunks)
             for chunk in messages[message].chunks:
                 source = came.get((move.rank, chunk))
                 if not sends:
                     came[move.rank, chunk] = end
                 elif source is not None and singly[source[1]] and singly[end[1]]:
                     passed[source, end] += 1
+    passed = Counter({ways: count for ways, count in passed.items() if 2 * count > ends[ways[0]]})
     for rank, lane, number, sends in ends:
         back = (rank, Lane(lane.dst, lane.src, lane.number), number, True)
         if not sends and back in ends:

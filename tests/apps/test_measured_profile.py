@@ -192,6 +192,11 @@ def test_where_threadblocks_are_slow_those_that_receive_send_as_well(
             alone = lowering_of(rings, target, size, "ring").settled()
             assert (alone.joined, alone.target.instances) == (False, 4)
             assert 6 * time < 5 * alone.best[1]
+    # Where all send to all, each link has one message of a series in each phase: no rings.
+    network = load_network("dgx-h100").topology
+    near = build_collective("allreduce", 8, 4)
+    pairs, *_ = classical_schedules(problem_of(network, near, size), "all-pairs", batch=True)
+    assert not lowering_of(pairs, target, size, "all-pairs").settled().spread
 
 
 def test_several_rings_come_first_where_each_has_wires_of_its_own(

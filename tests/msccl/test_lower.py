@@ -664,6 +664,9 @@ def test_where_links_are_parallel_only_ends_with_one_peer_are_joined() -> None:
     came = (0, lanes[0], 0, False)
     assert join_ends(moves, messages, lanes, connection, mesh(3), {})[came] == onward
     assert join_ends(moves, messages, lanes, connection, twin(), {})[came] == back
+    # What is no more than half of what is received is not passed on: its own peer comes first.
+    more = [replace(messages[0], chunks=(0, 2)), *messages[1:]]
+    assert join_ends(moves, more, lanes, connection, mesh(3), {})[came] == back
     # Who already shares a threadblock keeps it.
     assert join_ends(moves, messages, lanes, connection, mesh(3), {came: back})[came] == back
 
