@@ -508,8 +508,8 @@ class Lowering:
     def _joined(self, first: "_Leader", counts: Sequence[int]) -> "_Leader":
         """Return the first of all, or what is faster where threadblocks that receive also send.
 
-        They are as many as fit, in one of the `counts` of instances or the most that there is room
-        for. Nothing is tried where the threadblocks of the first are not what its time comes from.
+        It has as many instances as there is room for, or one of the `counts` below that. Nothing is
+        tried where the threadblocks of the first are not what its time comes from.
         """
         task = first.task
         program, _ = task.first or (None, 0)

@@ -152,8 +152,8 @@ Rings take equal shares of the chunks, through all ranks or (hierarchical) throu
 """
 
 RING_MESSAGES = 800
-"""Of several rings, that are lowered in a second of the time limit with all else that is done; what
-is added counts twice."""
+"""Messages of several rings for each second of the time limit, of which sums count twice: of more,
+lowering would take all of it."""
 
 RING_PIECE = 240_000
 """Bytes of such a chunk, at least."""
