@@ -152,6 +152,17 @@ def test_too_many_parts_are_refused() -> None:
         build_collective("alltoall", 512, 1).cut(65)
 
 
+def test_thousands_of_ranks_have_one_chunk_for_each_other_and_not_more() -> None:
+    for num_ranks, k, most in ((16385, 1, "268435456"), (4096, 2, "16777216")):
+        with pytest.raises(InputError, match=rf"collective: alltoall of .*, more than {most}"):
+            build_collective("alltoall", num_ranks, k)
+    # So that 16 384 fit: what is equal is there once, and what is nothing not at all.
+    made = build_collective("alltoall", 40, 1)
+    assert made.owner is made.source_set is made.output_at
+    assert made.target_set is made.input_at
+    assert made.index.strides == (0,)
+
+
 def test_alltoall_on_3_ranks_sends_chunk_s_d_from_s_to_d() -> None:
     assert chunks("alltoall", 3, 1)[5] == ((1,), (2,), 2, 1)
 

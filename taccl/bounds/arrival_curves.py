@@ -35,7 +35,7 @@ Gates = tuple[tuple[Gate, int], ...]
 
 
 def gather(gates: Iterable[Gate]) -> Gates:
-    """Return gates in the canonical form, so that equal sets compare equal."""
+    """Return gates, or how many there are of each, in a form in which equal sets compare equal."""
     return tuple(sorted(Counter(gates).items()))
 
 

@@ -17,8 +17,20 @@ The same holds for a chunk that several ranks want, have, or sum: it pays at lea
 farthest target does to the nearest source, for a sum to the farthest; the program then only
 chooses good prices.
 Rotations that the topology declares make the program smaller: prices are then equal on images.
+
+Above ``MOST_SOLVED`` ranks the program has a plane for each set of shortest trees instead:
+
+Sets        g orbits of edges, k sets of trees, one from every source, with load[k,g] units
+Variables   p[g] >= 0;  t
+Maximise    t
+Subject to  t <= sum_g p[g] * load[k,g]   for every k;   sum_g p[g] * units of g in a time = 1
+
+Its optimum has shortest trees of its own, the next k (Kelley's cutting planes, 1960), until these
+cost no less than t.
 """
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -26,7 +38,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl.bounds.arrival_curves import gather
+from taccl.bounds.arrival_curves import Gate, gather
 from taccl.bounds.net import (
     Crossing,
     IntArray,
@@ -45,9 +57,18 @@ from taccl.topology.graph import Topology
 
 MOST_VARIABLES = 60_000
 MOST_SOLVED = 1024
-"""Ranks up to which prices are those of a program; of more, a unit costs the time that it takes."""
+"""Ranks up to which all paths are in one program; of more, only planes that some trees give."""
 
 MOST_RANKS = 4096
+"""Above this distances from every rank are too many to hold."""
+
+MOST_PLANES = 32
+MOST_VISITS = 16_000_000
+"""Links looked at for all planes together."""
+
+CLOSE = 1 + 1e-6
+"""What a plane more would have to win."""
+
 SECONDS = 20.0
 """After this the solver gives up, and prices are those times, too."""
 FINE = 1 << 24
@@ -66,7 +87,7 @@ def flow_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     What has a worst cut instead is left out: a `collective` like all-gather, or with one root.
     """
     by_chunk = not is_uniform(collective)
-    if (by_chunk and collective.root is not None) or net.num_ranks > MOST_RANKS:
+    if by_chunk and (collective.root is not None or net.num_ranks > MOST_RANKS):
         return
     if not by_chunk and collective.name != "alltoall":
         return
@@ -75,16 +96,18 @@ def flow_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
         return
     orbits = proved_orbits(net)
     if tasks is None:
-        alike, demand = orbits.edge, np.ones((net.num_ranks, net.num_ranks))
+        alike = orbits.edge
         sources, copies = np.unique(orbits.rank, return_counts=True)
+        demand = np.ones((len(sources), net.num_ranks))
     else:
         alike = np.arange(len(net.topology.edges), dtype=np.int64)
         demand = _chosen(net, tasks, reduces=collective.reduces)
         sources = np.flatnonzero(demand.any(axis=1))
-        copies = np.ones(len(sources), dtype=np.int64)
-    if len(sources) * len(net.used) > MOST_VARIABLES or not net.busy or not len(sources):
-        return
+        demand, copies = demand[sources], np.ones(len(sources), dtype=np.int64)
     small = net.num_ranks <= MOST_SOLVED
+    few = len(sources) * len(net.used) <= MOST_VARIABLES if small else len(sources) <= FEW
+    if not few or not net.busy or not len(sources):
+        return
     prices = np.zeros(len(net.topology.edges))
     prices[list(net.busy)] = [float(time) for time in net.busy.values()]
     if small:
@@ -92,29 +115,34 @@ def flow_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
         busy = tuple(float(net.busy.get(e, Fraction(0))) / scale for e in net.used)
         columns = tuple(map(tuple, (sources.tolist(), copies.tolist(), alike.tolist())))
         # The same for all chunk sizes where edges take the same part of the time of the slowest.
-        solved = _solve(net.topology, tuple(net.used), busy, columns, demand[sources].tobytes())
+        solved = _solve(net.topology, tuple(net.used), busy, columns, demand.tobytes())
         prices = prices if solved is None else solved
+    elif tasks is None:
+        prices = _prices_of_planes(net, prices, orbits.edge, (sources, copies))
     if prices.max() <= 0:
         return
+    # The edges of an orbit are the same gate.
+    edges, counts = np.unique(alike[list(net.busy)], return_counts=True)
+    gates = [net.gate(edge, net.through[edge]) for edge in edges.tolist()]
     for weights in rounded(prices):
         total = _priced_demand(net, weights, tasks, orbits, reduces=collective.reduces)
-        gates = [
-            net.gate(edge, net.through[edge], int(weights[edge])) for edge in net.used
-            if edge in net.busy and weights[edge]
-        ]  # fmt: skip
         if total > 0:
             units = net.num_ranks if tasks is None else collective.chunks_in_size
-            yield Crossing("flow", gather(gates), Fraction(total, units))
+            passed: Counter[Gate] = Counter()
+            for gate, weight, count in zip(gates, weights[edges].tolist(), counts, strict=True):
+                passed[gate._replace(weight=weight)] += int(count) if weight else 0
+            yield Crossing("flow", gather(+passed), Fraction(total, units))
 
 
 def rounded(prices: Floats) -> Iterator[IntArray]:
     """Yield the prices as integers: to fine steps, and to small fractions of the largest."""
-    yield np.rint(prices / prices.max() * FINE).astype(np.int64)
+    distinct, of = np.unique(prices / prices.max(), return_inverse=True)
+    yield np.rint(distinct * FINE).astype(np.int64)[of]
     for limit in (12, COARSE):
-        parts = [Fraction(float(p / prices.max())).limit_denominator(limit) for p in prices]
-        common = int(np.lcm.reduce(np.array([part.denominator for part in parts], dtype=object)))
+        parts = [Fraction(price).limit_denominator(limit) for price in distinct.tolist()]
+        common = math.lcm(*(part.denominator for part in parts))
         if common < FINE * 64:
-            yield np.array([int(part * common) for part in parts], dtype=np.int64)
+            yield np.array([int(part * common) for part in parts], dtype=np.int64)[of]
 
 
 def _priced_demand(
@@ -146,6 +174,76 @@ def _chosen(net: Net, tasks: Sequence[Task], *, reduces: bool) -> Floats:
         demand[sources[source], targets[target]] += count
     np.fill_diagonal(demand, 0)
     return demand
+
+
+def _prices_of_planes(
+    net: Net, prices: Floats, edge_orbit: IntArray, origins: tuple[IntArray, IntArray]
+) -> Floats:
+    """Return the best prices of a unit on every edge of the topology that were found, or `prices`.
+
+    The `prices` given are the first that trees are the shortest at. `origins`: ranks that send to
+    all, and for how many each stands.
+    """
+    from scipy.optimize import linprog
+
+    names, orbit = np.unique(edge_orbit, return_inverse=True)
+    used = np.array(list(net.busy), dtype=np.int64)
+    rates = np.array([1 / float(time) for time in net.busy.values()])
+    units = np.bincount(orbit[used], rates / rates.max(), minlength=len(names))
+    owned = np.flatnonzero(units)
+    best, most, planes = prices, 0.0, []
+    for _ in range(min(MOST_PLANES, MOST_VISITS // (len(net.src) * len(origins[0])))):
+        load = np.bincount(orbit, _loads(net, prices, origins), minlength=len(names))[owned]
+        each = prices[names[owned]]
+        proved = float(load @ each / (units[owned] @ each))
+        if proved > most:
+            best, most = prices, proved
+        planes.append(load)
+        limits = np.column_stack((-np.array(planes), np.ones(len(planes))))
+        found = linprog(
+            np.append(np.zeros(len(owned)), -1.0), A_ub=limits, b_ub=np.zeros(len(planes)),
+            A_eq=np.append(units[owned], 0.0)[None, :], b_eq=[1.0], method="highs",
+        )  # fmt: skip
+        if found.x is None or found.x[-1] <= CLOSE * most:
+            break
+        prices = np.zeros(len(names))
+        prices[owned] = np.maximum(found.x[:-1], 0)
+        prices = prices[orbit]
+    return best
+
+
+def _loads(net: Net, prices: Floats, origins: tuple[IntArray, IntArray]) -> Floats:
+    """Return how many units cross every edge on shortest paths from some ranks to all, at `prices`.
+
+    `origins`: these ranks, and for how many each stands.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    cost = np.add.reduceat(prices[net.edges], net.first[:-1])
+    # Of parallel links the cheapest; free ones cost something, so that paths do not wander.
+    order = np.argsort(cost, kind="stable")
+    pairs, first = np.unique((net.src * net.vertices + net.dst)[order], return_index=True)
+    links = order[first]
+    lengths = cost[links] + prices.max() / (net.vertices * FINE)
+    graph = csr_array(
+        (lengths, (pairs // net.vertices, pairs % net.vertices)), shape=(net.vertices, net.vertices)
+    )
+    loads = np.zeros(len(net.topology.edges))
+    for source, copies in zip(*(part.tolist() for part in origins), strict=True):
+        away, before = dijkstra(graph, indices=source, return_predecessors=True)
+        carried = np.zeros(net.vertices)
+        carried[: net.num_ranks] = copies
+        far = np.argsort(-away, kind="stable")
+        far = far[np.isfinite(away[far])][:-1]
+        for vertex, previous in zip(far.tolist(), before[far].tolist(), strict=True):
+            carried[previous] += carried[vertex]
+        taken = links[np.searchsorted(pairs, before[far] * np.int64(net.vertices) + far)]
+        length = net.first[taken + 1] - net.first[taken]
+        place = np.repeat(net.first[taken] - np.cumsum(length) + length, length)
+        edges = net.edges[place + np.arange(len(place))]
+        loads += np.bincount(edges, np.repeat(carried[far], length), minlength=len(loads))
+    return loads
 
 
 @lru_cache(maxsize=8)

@@ -27,6 +27,7 @@ from taccl.bounds.flow import rounded
 from taccl.bounds.latency import farthest
 from taccl.bounds.net import Crossing, IntArray, Net, proved_orbits, tasks_of
 from taccl.collectives import Collective
+from taccl.collectives.chunks import SLICE
 from taccl.prices.packing import (
     Floats,
     Kind,
@@ -116,9 +117,11 @@ def _waits(net: Net, collective: Collective, gates: Sequence[Gate]) -> Iterator[
 def _kinds(net: Net, collective: Collective) -> list[Kind]:
     """Return the chunks by where their trees start; empty where one is not for everyone."""
     sizes = np.array([len(ranks) for ranks in collective.rank_sets], dtype=np.int64)
-    touched = sizes[collective.source_set] + sizes[collective.target_set]
-    if (touched < net.num_ranks).any():  # known before a million chunks are looked at one by one
-        return []
+    for first in range(0, collective.num_chunks, SLICE):  # known before they are counted
+        part = slice(first, first + SLICE)
+        touched = sizes[collective.source_set[part]] + sizes[collective.target_set[part]]
+        if (touched < net.num_ranks).any():
+            return []
     found, ranks = [], net.num_ranks
     around = np.arange(2 * ranks) % ranks
     for sources, targets, count in tasks_of(collective):

@@ -25,18 +25,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 
 import numpy as np
 
-from taccl.collectives.chunks import MAX_CHUNKS, PIECES, Collective
+from taccl.collectives.chunks import MAX_CHUNKS, MAX_PAIRS, PIECES, Collective, IntColumn
 from taccl.errors import InputError, did_you_mean
 
 __all__ = [
     "ALLTOALLV", "COLLECTIVES", "MAX_CHUNKS", "PIECES", "TURNED", "WAVES", "Collective", "Kind",
     "alone", "among_members", "build_collective", "busbw_factor", "check_members", "chunk_size_of",
     "collective_name", "has_xml",
+    "most_chunks",
 ]  # fmt: skip
 
 
@@ -149,10 +150,11 @@ def build_collective(
     canonical = collective_name(name)
     kind = COLLECTIVES[canonical]
     count = num_ranks**kind.blocks * chunks_per_rank
-    if count > MAX_CHUNKS:
+    most = most_chunks(chunks_per_rank)
+    if count > most:
         raise InputError(
             f"{canonical} of {num_ranks} ranks with {chunks_per_rank} chunks each has {count}"
-            f" chunks, more than {MAX_CHUNKS}",
+            f" chunks, more than {most}",
             field="collective",
             fix="use fewer ranks or chunks",
         )
@@ -169,23 +171,42 @@ def build_collective(
     return _of_all(canonical, num_ranks, chunks_per_rank, (root or 0) if kind.has_root else None)
 
 
+def most_chunks(chunks_per_rank: int) -> int:
+    """Return how many chunks a collective may have in all, with so many for each rank (or pair)."""
+    return MAX_PAIRS if chunks_per_rank == 1 else MAX_CHUNKS
+
+
 @lru_cache(maxsize=4)
 def _of_all(name: str, num_ranks: int, chunks_per_rank: int, root: int | None) -> Collective:
     """Return a collective of all ranks; of many ranks the columns take time and memory to make."""
-    kind = COLLECTIVES[name]
-    chunk = np.arange(num_ranks**kind.blocks * chunks_per_rank, dtype=np.int32)
-    block, index = np.divmod(chunk, np.int32(chunks_per_rank))
-    row, column = np.divmod(block, np.int32(num_ranks))
-    # Rank sets, and how many chunks of the same set come before.
-    sets = {
-        "each": (column, row * np.int32(chunks_per_rank) + index),
-        "sender": (row, column * np.int32(chunks_per_rank) + index),
-        "root": (np.full_like(chunk, root or 0), chunk),
-        "all": (np.full_like(chunk, num_ranks), chunk),
+    kind, count = COLLECTIVES[name], np.int32(chunks_per_rank)
+    blocks = num_ranks**kind.blocks
+    nothing = np.broadcast_to(np.int32(0), blocks * chunks_per_rank)
+    ranks = np.arange(num_ranks if kind.blocks else 1, dtype=np.int32)
+    column = np.tile(np.repeat(ranks, chunks_per_rank), blocks // len(ranks))
+    row = np.repeat(ranks, num_ranks * chunks_per_rank) if kind.blocks > 1 else nothing
+    index = nothing
+    if chunks_per_rank > 1:
+        index = np.tile(np.arange(chunks_per_rank, dtype=np.int32), blocks)
+
+    def within(block: IntColumn) -> IntColumn:
+        return block if chunks_per_rank == 1 else block * count + index
+
+    @cache
+    def chunk() -> IntColumn:
+        return np.arange(len(nothing), dtype=np.int32)
+
+    # Rank sets, and how many chunks of the same set come before. Large columns that are the same
+    # are one array.
+    sets: dict[str, Callable[[], tuple[IntColumn, IntColumn]]] = {
+        "each": lambda: (column, within(row)),
+        "sender": lambda: (row, within(column)),
+        "root": lambda: (np.full_like(chunk(), root or 0), chunk()),
+        "all": lambda: (np.full_like(chunk(), num_ranks), chunk()),
     }
-    source, target = sets[kind.sources], sets[kind.targets]
+    source, target = sets[kind.sources](), sets[kind.targets]()
     # A tree is rooted at the only source, else at the only target.
-    owner = next(sets[ends] for ends in (kind.sources, kind.targets, "each") if ends != "all")
+    owner = next(sets[ends]() for ends in (kind.sources, kind.targets, "each") if ends != "all")
     return Collective(
         name, num_ranks, chunks_per_rank, reduces=kind.sources == "all",
         rank_sets=(*((rank,) for rank in range(num_ranks)), tuple(range(num_ranks))),

@@ -22,7 +22,13 @@ TimeColumn = NDArray[np.int64]
 """Picoseconds."""
 
 MAX_CHUNKS = 1 << 24
-"""Rows of a collective: an all-to-all of 4096 ranks has so many, in 400 MB of columns."""
+"""Rows of a collective: in all its columns 400 MB."""
+
+MAX_PAIRS = 1 << 28
+"""Rows where all ranks have one chunk for each: an all-to-all of 16 384, in two columns of 1 GB."""
+
+SLICE = 1 << 22
+"""Rows that are looked at together."""
 
 PIECES = 8
 """Chunks for each rank that are made one after another, unless something else is asked for."""
@@ -91,16 +97,19 @@ class Collective:
         """
         sets = range(len(self.rank_sets))
         alone = np.array([len(self._members[one]) == 1 for one in sets], dtype=np.bool_)
-        rank = np.array([min(self._members[one], default=0) for one in sets], dtype=np.int64)
-        source, target = self.source_set, self.target_set
-        pairs = alone[source] & alone[target]
-        moved = (rank[source] != rank[target])[pairs].sum()
-        total = 0 if self.reduces else int(moved)
-        key = source[~pairs].astype(np.int64) * len(sets) + target[~pairs]
-        for each, count in zip(*map(np.ndarray.tolist, np.unique(key, return_counts=True)),
-                               strict=True):  # fmt: skip
-            have, want = (self._members[one] for one in divmod(each, len(sets)))
-            total += count * (len(have) + len(want) - 2 if self.reduces else len(want - have))
+        rank = np.array([min(self._members[one], default=0) for one in sets], dtype=np.int32)
+        total = 0
+        for first in range(0, self.num_chunks, SLICE):
+            part = slice(first, first + SLICE)
+            source, target = self.source_set[part], self.target_set[part]
+            pairs = alone[source] & alone[target]
+            if not self.reduces:
+                total += int(np.count_nonzero((rank[source] != rank[target])[pairs]))
+            key = source[~pairs].astype(np.int64) * len(sets) + target[~pairs]
+            for each, count in zip(*map(np.ndarray.tolist, np.unique(key, return_counts=True)),
+                                   strict=True):  # fmt: skip
+                have, want = (self._members[one] for one in divmod(each, len(sets)))
+                total += count * (len(have) + len(want) - 2 if self.reduces else len(want - have))
         return total
 
     def sources(self, chunk: int) -> tuple[int, ...]:
@@ -244,11 +253,11 @@ class Collective:
                     offset = elsewhere.get((chunk, rank), int(offsets[chunk]))
                     sizes[rank] = max(sizes[rank], offset + 1)
             return tuple(sizes)
-        largest = np.zeros(len(self.rank_sets), dtype=np.int64)
-        np.maximum.at(largest, sets, offsets.astype(np.int64) + 1)
-        for ranks, size in zip(self.rank_sets, largest.tolist(), strict=True):
+        last = np.full(len(self.rank_sets), -1, dtype=np.int32)
+        np.maximum.at(last, sets, offsets)
+        for ranks, offset in zip(self.rank_sets, last.tolist(), strict=True):
             for rank in ranks:
-                sizes[rank] = max(sizes[rank], size)
+                sizes[rank] = max(sizes[rank], offset + 1)
         return tuple(sizes)
 
     def cut(self, parts: int) -> "Collective":

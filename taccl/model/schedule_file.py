@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StrictBool, StrictInt
 
-from taccl.collectives import COLLECTIVES, MAX_CHUNKS, Collective, build_collective, collective_name
+from taccl.collectives import (
+    COLLECTIVES,
+    Collective,
+    build_collective,
+    collective_name,
+    most_chunks,
+)
 from taccl.collectives.file import CollectiveFile, collective_document, make_collective
 from taccl.errors import InputError
 from taccl.files import Document, FileModel, fit_model, read_document, shown
@@ -244,7 +250,7 @@ def _collective(record: ScheduleFile, document: Document, topology: Topology) ->
     with _refusals(document, ("collective", "name")):
         name = collective_name(said.name)
     pairs = said.ranks if name == "alltoall" else 1
-    if pairs * said.ranks * said.chunks_per_rank > MAX_CHUNKS:
+    if pairs * said.ranks * said.chunks_per_rank > most_chunks(said.chunks_per_rank):
         raise document.error(
             f"{said.ranks} ranks with {said.chunks_per_rank} chunks each are too many",
             ("collective", "chunks_per_rank"), "use fewer chunks",

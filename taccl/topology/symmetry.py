@@ -539,6 +539,8 @@ def free_group(topology: Topology, generators: Sequence[Permutation]) -> Group:
         group = grow_free(topology, [list(powers(generator)) for generator in order])
         if len(group) > len(best):
             best = group
+        if len(best) == topology.num_ranks:
+            break
     return best
 
 

@@ -90,7 +90,7 @@ class Orbits:
     @cached_property
     def chunks(self) -> Int64:
         """One chunk of every orbit: those whose owner is the smallest rank of its orbit."""
-        return np.flatnonzero(self.home[self.collective.owner] == 0)
+        return np.flatnonzero((self.home == 0)[self.collective.owner])
 
     def chunk_images(self, element: Int64, chunk: Int32) -> Int32:
         """Return where elements, one a chunk, take some chunks."""

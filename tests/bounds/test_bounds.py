@@ -656,14 +656,42 @@ def test_ideas_left_out_on_big_machines_only_lower_the_bound(collective: str, id
     assert left[1] > 0
 
 
-def test_without_a_program_a_unit_costs_the_time_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def flow(machine: str) -> int:
-        network = unrestricted(load_topology(machine))
-        return {one.kind: one.time for one in any_bounds(network, "alltoall", 1 << 20)}["flow"]
-
-    for machine, alike in (("ring:6", True), ("torus2d:4x4", True), ("leaf-spine:2x3x2", False)):
-        solved = flow(machine)
+def test_planes_of_shortest_trees_find_the_prices_of_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def flow(machine: str, **limits: int) -> int:
         with monkeypatch.context() as patch:
-            patch.setattr("taccl.bounds.flow.MOST_SOLVED", 1)
-            even = flow(machine)
-        assert even == solved if alike else 0 < even <= solved, machine
+            for limit, value in limits.items():
+                patch.setattr(f"taccl.bounds.flow.{limit}", value)
+            return of_any(load_topology(machine), "alltoall", 1 << 20)["flow"]
+
+    # With one plane a unit costs the time that it takes, which is the best where sides are equal.
+    for machine, alike in (
+        ("ring:6", True), ("torus2d:4x4", True), ("torus2d:4x8", False), ("torus3d:4x2x6", False),
+        ("leaf-spine:2x3x2", False), ("dgx-a100", True), ("dragonfly", False), ("mesh2d", False),
+    ):  # fmt: skip
+        solved = flow(machine)
+        assert flow(machine, MOST_SOLVED=1) == solved, machine
+        plain = flow(machine, MOST_SOLVED=1, MOST_PLANES=1)
+        assert plain == solved if alike else 0 < plain < solved, machine
+
+
+def test_few_planes_only_lower_the_bound_where_ranks_are_not_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = random.Random(1)
+    pairs = {(rank, (rank + 1) % 12) for rank in range(12)}
+    pairs |= {(a, a + chosen.randint(2, 11 - a)) for a in range(9)}
+    rows = [
+        (*ends, 1, None, Fraction(chosen.randint(1, 5)))
+        for a, b in sorted(pairs) for ends in ((a, b), (b, a))
+    ]  # fmt: skip
+    network = build(12, rows)
+    solved = of_any(network, "alltoall", 1 << 20)["flow"]
+    monkeypatch.setattr("taccl.bounds.flow.MOST_SOLVED", 1)
+    found = []
+    for planes in (1, 4, 64):
+        monkeypatch.setattr("taccl.bounds.flow.MOST_PLANES", planes)
+        found.append(of_any(replace(network), "alltoall", 1 << 20)["flow"])
+    assert 0 < found[0] <= found[1] <= found[2] <= solved
+    assert found[0] < found[2]

@@ -1,9 +1,11 @@
 """Routes without a linear program: fastest ways, spread over those that are equally fast."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
+from taccl.bounds import best, fixed_bounds
 from taccl.errors import NoScheduleError, OutOfTimeError
 from taccl.model.problem import Options
 from taccl.model.schedule import retime
@@ -17,7 +19,7 @@ from taccl.topology.file import load_topology
 from taccl.verify import verify
 from tests.generators import both_ways, build, pair, random_problem, ring4
 from tests.sweep import for_each
-from tests.synth.problems import problem_of
+from tests.synth.problems import QUICK, problem_of
 
 
 def silent(line: str) -> None:
@@ -32,6 +34,27 @@ def test_opposite_chunks_on_a_ring_are_spread_over_both_ways() -> None:
     # Evenly it would be 2; one way round only, 4.
     assert max(used.values()) <= 3
     assert len(used) == len(links)
+
+
+def test_chunks_that_may_go_either_way_round_are_shared_evenly() -> None:
+    for machine in ("torus2d:4x4", "torus2d:4x8", "torus3d:4x2x4"):
+        problem = problem_of(load_topology(machine), "alltoall", symmetric=True)
+        links, orbit = problem.topology.links, problem.group.edge_orbit
+        taken = [link for _, link, _ in rows_of_fastest_paths(flow_instance(problem))]
+        held = Counter(orbit[links.edge_ids[links.edge_start[taken]]].tolist())
+        long = [count for count in held.values() if 2 * count > max(held.values())]
+        assert min(long) == max(long), machine
+
+
+def test_without_a_program_many_chunks_reach_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The longest way first alone leaves busy links idle: for 4 % and 15 % of the time.
+    monkeypatch.setattr(engine, "LARGE", 1)
+    for machine in ("torus3d:8x4x8", "torus3d:4x4x4"):
+        problem = problem_of(load_topology(machine), "alltoall", symmetric=True)
+        bound = best(fixed_bounds(problem.logical, problem.collective, problem.chunk_size)).time
+        found = flow(problem, replace(QUICK, batch=False, floor=bound)).schedule
+        assert found is not None
+        assert found.makespan == bound, machine
 
 
 @for_each("seed", range(12))

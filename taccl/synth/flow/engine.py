@@ -211,11 +211,12 @@ def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tupl
 
     With each comes the plan that it orders.
     """
-    instance = flow_instance(problem)
+    instance, rows = flow_instance(problem), list[Row]()
     if not options.batch and len(instance.arcs) * len(instance.commodities) > LARGE:
         # Where ranks are alike, no program is needed: fastest ways meet the bound.
-        plan = plan_decisions(problem, rows_of_fastest_paths(instance))
-        for found in islice(_in_order(plan, options, clock), 1):
+        rows = rows_of_fastest_paths(instance)
+        plan = plan_decisions(problem, rows)
+        for found in _in_order(plan, options, clock.share(0.25)):
             yield found
             if not clock.left or 1000 * found[1].makespan <= 1001 * goal_of(problem, options):
                 return
@@ -225,7 +226,7 @@ def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tupl
         rows = rows_of_flow(instance, first, clock)
     except OutOfTimeError:
         options.report("the flow was not solved in time: every chunk takes a fastest way")
-        rows = rows_of_fastest_paths(instance)
+        rows = rows or rows_of_fastest_paths(instance)
     plan = plan_decisions(problem, rows)
     best = 1 << 62
     # Where chunks may travel together, most is won there.
@@ -295,9 +296,9 @@ def _in_order(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[P
     """
     problem, goal = plan.problem, cache(partial(goal_of, plan.problem, options))
     load = load_of(plan, [(number,) for number in range(len(plan.moves))])
-    chunk = np.array([move.chunk for move in plan.moves], dtype=np.int64)
+    chunks, chunk = np.unique([move.chunk for move in plan.moves], return_inverse=True)
     random, tail = np.random.default_rng(options.seed), load.tail.astype(np.float64)
-    late, ways = np.zeros(problem.collective.num_chunks), tail
+    late, ways = np.zeros(len(chunks)), tail
     best, first, tries, last = 1 << 62, 0, 0, 0
     while tries <= last + PATIENCE and (best == 1 << 62 or (clock.left and best > goal())):
         changed = (late, ways)
@@ -305,7 +306,8 @@ def _in_order(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[P
             old = changed[tries % 2]
             new = random.uniform(0, NOISE * first, len(late))
             if tries % 2:
-                new = random.uniform(1 - NOISE, 1 + NOISE, len(tail)) * tail
+                way = tail if tries > 1 else tail.mean()  # at first in any order
+                new = random.uniform(1 - NOISE, 1 + NOISE, len(tail)) * way
             some = random.random(len(old)) < (1 if tries <= WHOLLY or tries % 4 < 2 else SOME)
             some[random.integers(len(old))] = True
             new = np.where(some, new, old)

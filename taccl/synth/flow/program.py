@@ -182,8 +182,9 @@ def optimal_flow(
     The `clock` limits the search; where it counts work, a large program is not tried. Without a
     `preference`, chunks travel as little as they can.
 
-    Raises NoScheduleError when some rank can't be reached; OutOfTimeError when the program is not
-    solved in time, or too large where work is counted.
+    Raises OutOfTimeError when the program is not solved in time, too large where work is counted,
+    or has no flow as the solver tells it. It says so of large ones that have one, too: whether a
+    rank can be reached, :func:`taccl.synth.flow.routes.rows_of_fastest_paths` tells.
     """
     from scipy.optimize import linprog
 
@@ -207,7 +208,7 @@ def optimal_flow(
         method="highs" if len(program.arc) < LARGE else "highs-ipm",
         options={} if counted else {"time_limit": max(0.1, clock.left)},
     )  # fmt: skip
-    return _flow_of(program, instance, found.status, found.x)
+    return _flow_of(program, instance, found.x)
 
 
 class _Program(NamedTuple):
@@ -252,12 +253,7 @@ def _program(instance: FlowInstance) -> _Program:
     return _Program(arc, owner, arrive[kept], demand[kept], capacity, np.append(travel, 1.0))
 
 
-def _flow_of(program: _Program, instance: FlowInstance, status: int, found: Floats | None) -> Flow:
-    if status == 2:
-        raise NoScheduleError(
-            "some chunk can't be served: no allowed path",
-            fix="allow more links in the sketch, or join these ranks in the topology",
-        )
+def _flow_of(program: _Program, instance: FlowInstance, found: Floats | None) -> Flow:
     if found is None:
         raise OutOfTimeError("the flow was not solved in time", fix="raise --time-limit")
     flows: list[dict[int, float]] = [{} for _ in instance.commodities]

@@ -208,21 +208,26 @@ def _one_by_one(held: "csc_array", load: Floats, split: Sequence[Split]) -> list
     return shares
 
 
-def _add(instance: FlowInstance, load: Floats, path: Iterable[int]) -> None:
+def _add(instance: FlowInstance, load: Floats, path: Iterable[int], times: int = 1) -> None:
     for arc in path:
         resources, held = instance.uses(arc)
-        load[resources] += held  # each once
+        load[resources] += times * held  # each once
 
 
 def rows_of_fastest_paths(instance: FlowInstance) -> list[Row]:
     """Return the (chunk, link, reduce) rows of whole chunks on fastest paths, the least busy.
 
+    Each is chosen once with those before it, which may all be of one side, and again with all.
+
     Raises NoScheduleError when some rank can't be reached.
     """
     load = np.zeros(instance.arcs.num_resources)
-    chosen: list[tuple[int, Path]] = []
-    for one in instance.commodities:
-        entering = _entering(instance, instance.wanted.allowed[one.kind], one.root)
+    chosen: dict[int, Path] = {}
+    ways = [
+        (one, _entering(instance, instance.wanted.allowed[one.kind], one.root))
+        for one in instance.commodities
+    ]
+    for one, entering in (*ways, *ways):
         for rank, chunks in one.chunks.items():
             if rank not in entering:
                 raise NoScheduleError(
@@ -230,14 +235,15 @@ def rows_of_fastest_paths(instance: FlowInstance) -> list[Row]:
                     fix="allow more links in the sketch, or join these ranks in the topology",
                 )
             for chunk in chunks:
+                _add(instance, load, chosen.get(chunk, ()), -1)
                 path: list[int] = []
                 at = rank
                 while at != one.root:
                     path.append(min(entering[at], key=partial(_busiest, instance, load)))
                     at = int(instance.tail[path[-1]])
                 _add(instance, load, path)
-                chosen.append((chunk, tuple(reversed(path))))
-    return _rows(instance, chosen)
+                chosen[chunk] = tuple(reversed(path))
+    return _rows(instance, chosen.items())
 
 
 def _busiest(instance: FlowInstance, load: Floats, arc: int) -> float:
