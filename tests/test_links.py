@@ -242,6 +242,30 @@ def test_more_links_than_memory_is_for_are_refused(monkeypatch: pytest.MonkeyPat
         derive_links(star5())
 
 
+def test_paths_that_are_joined_as_they_are_found_give_the_same_links(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for machine in ("dgx-h100", "mi250", "leaf-spine", "dragonfly"):
+        nodes = 2 if machine in ("dgx-h100", "mi250") else None
+        topology = load_topology(machine, nodes=nodes)
+        whole = derive_links(topology)
+        with monkeypatch.context() as patch:
+            patch.setattr("taccl.topology.links.MAX_REACHED", 100)
+            for fresh in (0, 100):
+                patch.setattr("taccl.topology.links.FRESH", fresh)
+                parts = derive_links(topology)
+                for column in (
+                    "src",
+                    "dst",
+                    "alpha",
+                    "overhead",
+                    "edge_start",
+                    "edge_ids",
+                    "first",
+                ):
+                    assert (getattr(parts, column) == getattr(whole, column)).all(), machine
+
+
 def test_ranks_are_looked_at_in_parts_where_together_they_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -61,6 +61,7 @@ from numpy.typing import NDArray
 
 from taccl.bounds.arrival_curves import Gate, Gates, gather
 from taccl.bounds.net import (
+    FAR,
     Crossing,
     IntArray,
     Net,
@@ -87,22 +88,27 @@ def counting_edges(net: Net, *, slowest: bool = False, last: bool = False) -> In
     Or its `last`; or of its `slowest` edges the first or last. ``NONE`` where none is a resource.
     """
     busy = np.full(len(net.topology.edges), -1.0)
-    busy[list(net.busy)] = [float(time) for time in net.busy.values()]
-    times, owner = busy[net.edges], np.repeat(np.arange(len(net.src)), np.diff(net.first))
-    chosen = times >= 0
-    if slowest and len(times):
-        chosen &= times == np.maximum.reduceat(times, net.first[:-1])[owner]
+    busy[list(net.busy)] = [float(time) if slowest else 0.0 for time in net.busy.values()]
+    length, most = np.diff(net.first), np.full(len(net.src), -1.0)
     found = np.full(len(net.src), NONE, dtype=np.int64)
-    order = 1 if last else -1  # of repeated places numpy keeps the last
-    found[owner[chosen][::order]] = net.edges[chosen][::order]
+    for place in range(int(length.max(initial=0))):
+        links = np.flatnonzero(length > place)
+        edges = net.edges[net.first[links] + place]
+        times = busy[edges]
+        better = times >= np.maximum(most[links], 0) if last else times > most[links]
+        links = links[better]
+        found[links], most[links] = edges[better], times[better]
     return found
 
 
 def edge_covers(net: Net) -> list[IntArray]:
     """Return the distinct ways to count every link at one of its edges."""
-    ways = itertools.product((False, True), repeat=2)
-    found = [counting_edges(net, slowest=slowest, last=last) for slowest, last in ways]
-    return list({cover.tobytes(): cover for cover in found}.values())
+    found: list[IntArray] = []
+    for slowest, last in itertools.product((False, True), repeat=2):
+        cover = counting_edges(net, slowest=slowest, last=last)
+        if not any(np.array_equal(cover, other) for other in found):
+            found.append(cover)
+    return found
 
 
 def counted_at(net: Net, cover: IntArray, rows: NDArray[np.bool_]) -> Gates | None:
@@ -132,14 +138,12 @@ def edges_counted(
     edges = cover[links]
     if not len(edges) or edges.min() == NONE:
         return None
-    links = links[np.argsort(edges, kind="stable")]
-    edges, at = np.unique(cover[links], return_index=True)
-    late, overhead = net.late(links, cover[links]), net.overhead[links]
+    least = np.full((2, len(net.topology.edges)), FAR)
+    for row, lost in zip(least, (net.late(links, edges), net.overhead[links]), strict=True):
+        np.minimum.at(row, edges, lost)
+    used = np.flatnonzero(np.bincount(edges))
     # Not np.unique(axis=1): numpy makes a TypeError of a time limit that comes while it compares.
-    return Counter(zip(
-        np.minimum.reduceat(late, at).tolist(), np.minimum.reduceat(overhead, at).tolist(),
-        net.wire_id[edges].tolist(), strict=True,
-    ))  # fmt: skip
+    return Counter(zip(*least[:, used].tolist(), net.wire_id[used].tolist(), strict=True))
 
 
 MOST_ARCS = 4_000_000

@@ -97,9 +97,23 @@ class ByHead(NamedTuple):
 
 def by_head(ends: Ends) -> ByHead:
     """Return links, given by their `ends`, in order of where they end."""
-    order = np.argsort(ends[1], kind="stable")
-    heads, first = np.unique(ends[1][order], return_index=True)
-    return ByHead(order, ends[0][order], heads, first)
+    every = np.arange(len(ends[1]) + 1)
+    order, first = turned_over(every, ends[1], int(ends[1].max(initial=-1)) + 1)
+    heads = np.flatnonzero(np.diff(first))
+    return ByHead(order, ends[0][order], heads, first[heads])
+
+
+def turned_over(first: IntArray, values: IntArray, count: int) -> tuple[IntArray, IntArray]:
+    """Return the rows that have each of so many values, as CSR: all rows, and where each's begin.
+
+    Row i has ``values[first[i]:first[i+1]]``. Rows of a value are ascending.
+    """
+    from scipy.sparse import csr_array
+
+    # Counted, not sorted: there may be a hundred million.
+    shape = (len(first) - 1, count)
+    found = csr_array((np.ones(len(values), dtype=np.bool_), values, first), shape=shape).tocsc()
+    return found.indices, found.indptr
 
 
 def relaxed(ranks: int, links: ByHead, lengths: IntArray, starts: Sequence[int]) -> IntArray:
@@ -275,18 +289,13 @@ class Net:
     @cached_property
     def used(self) -> tuple[int, ...]:
         """Edges that some allowed link crosses, ascending."""
-        return tuple(np.unique(self.edges).tolist())
+        return tuple(np.flatnonzero(np.bincount(self.edges)).tolist())
 
     @cached_property
     def through(self) -> dict[int, IntArray]:
         """For every used edge, the links that cross it."""
-        if not self.used:
-            return {}
-        owner = np.repeat(np.arange(len(self.src)), np.diff(self.first))
-        order = np.argsort(self.edges, kind="stable")
-        cuts = np.searchsorted(self.edges[order], self.used)
-        parts = np.split(owner[order], cuts[1:])
-        return dict(zip(self.used, parts, strict=True))
+        links, first = turned_over(self.first, self.edges, len(self.topology.edges))
+        return {edge: links[first[edge] : first[edge + 1]] for edge in self.used}
 
     @cached_property
     def _wire(self) -> dict[int, Fraction]:

@@ -8,7 +8,7 @@ made, are the shortest paths from or to such a switch, through none of them.
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from taccl.topology.graph import Topology
 
 MAX_PATHS = 64
-MAX_LINKS = 4_000_000
-"""512 DGX-A100, 4096 ranks, have 2.1 million; the columns of a million take 300 MB to make."""
+MAX_LINKS = 10_000_000
+"""1024 DGX-H100, 8192 ranks, have 8.4 million; the columns of a million take 300 MB to make."""
 
 MAX_REACHED = 1_000_000
 """Pairs of a source and a vertex that are looked at together."""
+
+FRESH = 5_000_000
+"""Paths that are held as they were found: what is then freed lies in few large pieces."""
 
 MAX_STEPS = 20_000_000
 """Steps from the ends of paths that are looked at together."""
@@ -129,7 +132,7 @@ def derive_links(
     ranks = topology.num_ranks
     if stops is None:
         stops = np.arange(ranks + len(topology.switches)) < ranks
-    found: list[_Paths] = []
+    found, fresh = list[_Paths](), list[_Paths]()
     total = 0
     stations = ranks + np.flatnonzero(stops[ranks:])
     for sources in (np.arange(ranks if between_ranks or len(stations) else 0), stations):
@@ -149,7 +152,9 @@ def derive_links(
                     field="topology",
                     fix="model equal spines as one",
                 ) from None
-            found += batch
+            fresh += batch
+            if sum(len(paths.src) for paths in fresh) > FRESH:
+                found, fresh = found + _joined(fresh), []
             sources = sources[step:]
             total += sum(int((paths.place < MAX_PATHS).sum()) for paths in batch)
             if total > MAX_LINKS:
@@ -158,6 +163,7 @@ def derive_links(
                     field="topology",
                     fix="use fewer ranks, or switches that join fewer of them",
                 )
+    found += fresh
     beyond = [paths.only(paths.place == MAX_PATHS) for paths in found]
     pairs = [(paths.src.tolist(), paths.end.tolist()) for paths in beyond]
     cut = sorted({pair for src, dst in pairs for pair in zip(src, dst, strict=True)})
@@ -196,6 +202,17 @@ class _Paths:
 
     def only(self, kept: NDArray[np.bool_]) -> "_Paths":
         return _Paths(self.src[kept], self.end[kept], self.edges[kept], self.place[kept])
+
+
+def _joined(found: Sequence[_Paths]) -> list[_Paths]:
+    """Return paths as one for each length, in their order."""
+    alike: dict[int, list[_Paths]] = {}
+    for paths in found:
+        alike.setdefault(paths.edges.shape[1], []).append(paths)
+    return [
+        _Paths(*(np.concatenate([getattr(one, f.name) for one in some]) for f in fields(_Paths)))
+        for some in alike.values()
+    ]
 
 
 def _paths(

@@ -262,26 +262,29 @@ def close_rows(
     keeps a rank in its place.
     """
     ranks = np.arange(num_ranks, dtype=np.int32)
-    products: list[Row] = [np.arange(width, dtype=np.int32)]
+    products, count = np.arange(width, dtype=np.int32)[None, :], 1
     # Told apart by where some ranks go, and then by all: there may be thousands of long rows.
     some = slice(0, num_ranks, max(1, num_ranks // SAMPLED))
-    known: dict[bytes, list[Row]] = {ranks[some].tobytes(): [products[0]]}
+    known: dict[bytes, list[int]] = {ranks[some].tobytes(): [0]}
     agree, at = True, 0
-    while at < len(products):
+    while at < count:
         for row in rows:
             product = row[products[at]]
             alike = known.setdefault(product[some].tobytes(), [])
-            same = (one for one in alike if (one[:num_ranks] == product[:num_ranks]).all())
+            same = (n for n in alike if (products[n, :num_ranks] == product[:num_ranks]).all())
             other = next(same, None)
             if other is not None:
-                agree = agree and bool((other == product).all())
+                agree = agree and bool((products[other] == product).all())
                 continue
-            if len(products) == most or (free and (product[:num_ranks] == ranks).any()):
+            if count == most or (free and (product[:num_ranks] == ranks).any()):
                 return None
-            products.append(product)
-            alike.append(product)
+            if count == len(products):
+                products = np.concatenate([products, np.empty_like(products)])
+            products[count] = product
+            alike.append(count)
+            count += 1
         at += 1
-    return np.stack(products), agree
+    return products if count == len(products) else products[:count].copy(), agree
 
 
 def _tuples(rows: NDArray[np.int32]) -> tuple[Permutation, ...]:
