@@ -117,7 +117,7 @@ def flow_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
         # The same for all chunk sizes where edges take the same part of the time of the slowest.
         solved = _solve(net.topology, tuple(net.used), busy, columns, demand.tobytes())
         prices = prices if solved is None else solved
-    elif tasks is None:
+    elif tasks is None and prices[list(net.busy)].min() > 0:
         prices = _prices_of_planes(net, prices, orbits.edge, (sources, copies))
     if prices.max() <= 0:
         return
