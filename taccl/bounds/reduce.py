@@ -493,18 +493,24 @@ def reduce_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
 
 def _between_parties(net: Net) -> Iterator[Crossing]:
     """Yield the messages that all pieces need between ranks, and between servers."""
-    if net.helpers:
+    if net.helpers and len(net.src) <= MOST_ARCS:
         everyone = tuple(range(net.num_ranks))
         yield from partition_crossings(net, [Task(everyone, everyone, 1)])
         return
+    # A helper is of the class of some rank that it has an arc with: any class is allowed.
+    rank_near = np.arange(net.vertices)
+    for near, far in ((net.src, net.dst), (net.dst, net.src)):
+        to_helper = (near < net.num_ranks) & (far >= net.num_ranks)
+        rank_near[far[to_helper]] = near[to_helper]
+    rank_near[rank_near >= net.num_ranks] = 0
     covers = edge_covers(net)
     for parts in sorted({tuple(range(net.num_ranks)), net.topology.server_of}):
-        part, parties = np.array(parts), len(set(parts))
+        part, parties = np.array(parts)[rank_near], len(set(parts))
         for cover in covers if parties > 1 else ():
             gates = counted_at(net, cover, part[net.src] != part[net.dst])
             if gates:
                 yield Crossing("reduce", gates, Fraction(2 * (parties - 1)))
-    prices = tree_prices(net)
+    prices = None if net.helpers else tree_prices(net)
     for weights in rounded(prices) if prices is not None else ():
         cost = np.add.reduceat(weights[net.edges], net.first[:-1])
         total = 2 * int(cost[cheapest_tree(net, cost)].sum())

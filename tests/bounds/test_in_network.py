@@ -135,6 +135,25 @@ def test_whatever_the_solver_says_what_is_proved_holds(monkeypatch: pytest.Monke
         assert 0 < slope() <= true * (1 + 1e-6)
 
 
+def test_of_too_many_arcs_servers_still_tell_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(machine: str, nodes: int, most: int) -> dict[str, int]:
+        monkeypatch.setattr(reduce, "MOST_ARCS", most)
+        topology = load_topology(machine, nodes=nodes if nodes > 1 else None)
+        bounds = any_bounds(whole(topology), "allreduce", 10**9, world=ANY)
+        return {bound.kind: bound.time for bound in bounds}
+
+    for machine, nodes in (
+        ("dgx-h100", 2), ("dgx-h100", 8), ("h100-sharp", 1), ("gb200-nvl72", 1),
+        ("adding-leaves", 1),
+    ):  # fmt: skip
+        solved, few = found(machine, nodes, 40_000), found(machine, nodes, 1)
+        assert 0 < few["reduce"] <= 1.000001 * solved["reduce"], machine
+    # Of 8 servers with 8 NICs of 50 GB/s each the 14 messages are all that counts.
+    few = found("dgx-h100", 8, 1)
+    assert few["reduce"] == found("dgx-h100", 8, 40_000)["reduce"] > 1.7 * few["port"]
+    assert few["reduce"] == 1_700_000 + 14 * 10**9 * 10**12 // (64 * 50 * 10**9)
+
+
 def test_helpers_may_be_ranks_that_want_nothing() -> None:
     """Two of four ranks on a wire that only the others join: these pass on what they send."""
     topology = load_topology("ring:4")
