@@ -154,7 +154,13 @@ def derive_links(
                 ) from None
             fresh += batch
             if sum(len(paths.src) for paths in fresh) > FRESH:
-                found, fresh = found + _joined(fresh), []
+                for width in {paths.edges.shape[1] for paths in fresh}:
+                    some = [paths for paths in fresh if paths.edges.shape[1] == width]
+                    columns = (
+                        [getattr(paths, one.name) for paths in some] for one in fields(_Paths)
+                    )
+                    found.append(_Paths(*map(np.concatenate, columns)))
+                fresh = []
             sources = sources[step:]
             total += sum(int((paths.place < MAX_PATHS).sum()) for paths in batch)
             if total > MAX_LINKS:
@@ -202,17 +208,6 @@ class _Paths:
 
     def only(self, kept: NDArray[np.bool_]) -> "_Paths":
         return _Paths(self.src[kept], self.end[kept], self.edges[kept], self.place[kept])
-
-
-def _joined(found: Sequence[_Paths]) -> list[_Paths]:
-    """Return paths as one for each length, in their order."""
-    alike: dict[int, list[_Paths]] = {}
-    for paths in found:
-        alike.setdefault(paths.edges.shape[1], []).append(paths)
-    return [
-        _Paths(*(np.concatenate([getattr(one, f.name) for one in some]) for f in fields(_Paths)))
-        for some in alike.values()
-    ]
 
 
 def _paths(
