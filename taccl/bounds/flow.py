@@ -50,9 +50,11 @@ from taccl.bounds.net import (
     proved_orbits,
     relaxed,
     shortest,
+    shortest_links,
     tasks_of,
 )
 from taccl.collectives import Collective
+from taccl.collectives.chunks import places_in
 from taccl.topology.graph import Topology
 
 MOST_VARIABLES = 60_000
@@ -63,6 +65,8 @@ MOST_RANKS = 4096
 """Above this distances from every rank are too many to hold."""
 
 MOST_PLANES = 32
+"""Where ranks are alike a dozen is enough."""
+
 MOST_VISITS = 16_000_000
 """Links looked at for all planes together."""
 
@@ -221,10 +225,8 @@ def _loads(net: Net, prices: Floats, origins: tuple[IntArray, IntArray]) -> Floa
     from scipy.sparse.csgraph import dijkstra
 
     cost = np.add.reduceat(prices[net.edges], net.first[:-1])
-    # Of parallel links the cheapest; free ones cost something, so that paths do not wander.
-    order = np.argsort(cost, kind="stable")
-    pairs, first = np.unique((net.src * net.vertices + net.dst)[order], return_index=True)
-    links = order[first]
+    pairs, links = shortest_links(net.vertices, (net.src, net.dst), cost)
+    # Free links cost something, too, so that paths do not wander.
     lengths = cost[links] + prices.max() / (net.vertices * FINE)
     graph = csr_array(
         (lengths, (pairs // net.vertices, pairs % net.vertices)), shape=(net.vertices, net.vertices)
@@ -240,8 +242,7 @@ def _loads(net: Net, prices: Floats, origins: tuple[IntArray, IntArray]) -> Floa
             carried[previous] += carried[vertex]
         taken = links[np.searchsorted(pairs, before[far] * np.int64(net.vertices) + far)]
         length = net.first[taken + 1] - net.first[taken]
-        place = np.repeat(net.first[taken] - np.cumsum(length) + length, length)
-        edges = net.edges[place + np.arange(len(place))]
+        edges = net.edges[np.repeat(net.first[taken], length) + places_in(length)]
         loads += np.bincount(edges, np.repeat(carried[far], length), minlength=len(loads))
     return loads
 

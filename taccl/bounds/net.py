@@ -62,10 +62,8 @@ def shortest(ranks: int, ends: Ends, lengths: IntArray) -> IntArray:
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import dijkstra
 
-        # Of parallel links the shortest counts; a sparse matrix would add them up.
-        order = np.argsort(lengths, kind="stable")
-        pairs, first = np.unique((ends[0] * ranks + ends[1])[order], return_index=True)
-        weights = lengths[order][first].astype(np.float64)
+        pairs, links = shortest_links(ranks, ends, lengths)
+        weights = lengths[links].astype(np.float64)
         graph = csr_array((weights, (pairs // ranks, pairs % ranks)), shape=(ranks, ranks))
         found = dijkstra(graph)
         return np.where(np.isfinite(found), found, float(FAR)).astype(np.int64)
@@ -86,6 +84,18 @@ def shortest(ranks: int, ends: Ends, lengths: IntArray) -> IntArray:
     return table
 
 
+def shortest_links(
+    ranks: int, ends: Ends, lengths: NDArray[np.int64] | NDArray[np.float64]
+) -> tuple[IntArray, IntArray]:
+    """Return the pairs (tail * ranks + head) that links join, ascending, and the shortest of each.
+
+    `ends` and `lengths` are those of the links; a sparse matrix would add up parallel ones.
+    """
+    order = np.argsort(lengths, kind="stable")
+    pairs, first = np.unique((ends[0] * ranks + ends[1])[order], return_index=True)
+    return pairs, order[first]
+
+
 class ByHead(NamedTuple):
     """Links in order of where they end: the order, their tails, the heads, and each one's first."""
 
@@ -98,12 +108,12 @@ class ByHead(NamedTuple):
 def by_head(ends: Ends) -> ByHead:
     """Return links, given by their `ends`, in order of where they end."""
     every = np.arange(len(ends[1]) + 1)
-    order, first = turned_over(every, ends[1], int(ends[1].max(initial=-1)) + 1)
+    order, first = transposed(every, ends[1], int(ends[1].max(initial=-1)) + 1)
     heads = np.flatnonzero(np.diff(first))
     return ByHead(order, ends[0][order], heads, first[heads])
 
 
-def turned_over(first: IntArray, values: IntArray, count: int) -> tuple[IntArray, IntArray]:
+def transposed(first: IntArray, values: IntArray, count: int) -> tuple[IntArray, IntArray]:
     """Return the rows that have each of so many values, as CSR: all rows, and where each's begin.
 
     Row i has ``values[first[i]:first[i+1]]``. Rows of a value are ascending.
@@ -294,7 +304,7 @@ class Net:
     @cached_property
     def through(self) -> dict[int, IntArray]:
         """For every used edge, the links that cross it."""
-        links, first = turned_over(self.first, self.edges, len(self.topology.edges))
+        links, first = transposed(self.first, self.edges, len(self.topology.edges))
         return {edge: links[first[edge] : first[edge + 1]] for edge in self.used}
 
     @cached_property

@@ -29,7 +29,8 @@ MAX_REACHED = 1_000_000
 """Pairs of a source and a vertex that are looked at together."""
 
 FRESH = 5_000_000
-"""Paths that are held as they were found: what is then freed lies in few large pieces."""
+"""Paths above which the small columns that they came in are joined: memory of large ones is given
+back when they are freed."""
 
 MAX_STEPS = 20_000_000
 """Steps from the ends of paths that are looked at together."""

@@ -288,7 +288,7 @@ def _along(problem: Problem, options: Options, clock: Deadline) -> Iterator[tupl
 
 
 def _in_order(plan: Plan, options: Options, clock: Deadline) -> Iterator[tuple[Plan, Schedule]]:
-    """Yield schedules of single chunks: the longest way left first, and variations of that.
+    """Yield schedules of single chunks: the longest way left first, any order, and variations.
 
     Ways are made longer and shorter, or whole chunks come later, so that not all of them are at the
     same depth: at first all of them, then in turn all of them and a part of the best so far. Each

@@ -54,6 +54,9 @@ FULL = 0.999
 ROUNDING = 1 + 1e-7
 """What a second optimum's time may be above the first's."""
 
+PASSES = 2
+"""Times that every fastest path is chosen."""
+
 SHORT = 1e-3
 """What a detour costs beside the way to the nearest gateway."""
 
@@ -217,7 +220,7 @@ def _add(instance: FlowInstance, load: Floats, path: Iterable[int], times: int =
 def rows_of_fastest_paths(instance: FlowInstance) -> list[Row]:
     """Return the (chunk, link, reduce) rows of whole chunks on fastest paths, the least busy.
 
-    Each is chosen once with those before it, which may all be of one side, and again with all.
+    Each is chosen with those before it alone, which may all be of one side, and again with all.
 
     Raises NoScheduleError when some rank can't be reached.
     """
@@ -227,7 +230,7 @@ def rows_of_fastest_paths(instance: FlowInstance) -> list[Row]:
         (one, _entering(instance, instance.wanted.allowed[one.kind], one.root))
         for one in instance.commodities
     ]
-    for one, entering in (*ways, *ways):
+    for one, entering in ways * PASSES:
         for rank, chunks in one.chunks.items():
             if rank not in entering:
                 raise NoScheduleError(
