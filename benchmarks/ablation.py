@@ -52,7 +52,6 @@ MORE = (
     "mi250 scatter --nodes 2 --root 1 --engine flow --runtime none",
     "torus2d:3x5 alltoall --batch none --engine flow --runtime none",
     "torus2d:4x4 alltoall --size 16MB --batch none --engine flow --runtime none",
-    "torus3d:12x10x12 alltoall --size 1440MB --batch none --engine flow --runtime none",
     "ring:20 alltoall --size 20MB --batch none --engine flow --runtime none",
     "dgx-h100 allgather --size 64MB --engine double-ring --profile measured",
     "dgx-a100 allreduce --nodes 2 --engine auto --size 1MB --profile measured",
@@ -262,9 +261,6 @@ MECHANISMS = (
     Mechanism("insertion one by one", {FLOW + "inserted": _empty}, IN_FLOW),
     Mechanism("growing messages", {FLOW + "growing": _in_pieces}, IN_FLOW),
     Mechanism("flows by near gateways", {FLOW + "_routes": _empty}, IN_FLOW),
-    Mechanism(
-        "fastest ways chosen twice", {"taccl.synth.flow.routes.PASSES": 1}, ("torus3d:12x10x12",)
-    ),
     Mechanism("variations of a flow's order", {FLOW + "NOISE": 0.0}, IN_FLOW),
     Mechanism(
         "variations of parts of the best order",
