@@ -26,6 +26,7 @@ MACHINES: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "dgx-a100 x 128": (1024, COLLECTIVES),
     "dgx-a100 x 512": (4096, COLLECTIVES),
     "dgx-h100 x 1024": (8192, COLLECTIVES),
+    "dgx-h100 x 2048": (16384, COLLECTIVES),
     "torus3d:8x4x8": (256, COLLECTIVES),
     "torus3d:16x8x8": (1024, COLLECTIVES),
     "torus3d:16x16x16": (4096, COLLECTIVES),

@@ -30,7 +30,7 @@ from taccl.bounds.flow import flow_crossings
 from taccl.bounds.gossip import gossip_time
 from taccl.bounds.last_arrival import last_arrival_time
 from taccl.bounds.latency import farthest, latency_crossings, without_latency
-from taccl.bounds.net import FAR, MOST_RANKS, Crossing, Net, make_net
+from taccl.bounds.net import FAR, MOST_RANKS, Crossing, Net, has_many_links, make_net
 from taccl.bounds.packing import packing_crossings
 from taccl.bounds.reduce import reduce_crossings
 from taccl.bounds.rounds import round_crossings
@@ -188,6 +188,10 @@ def fixed_bounds(
     is what is done, with its chunk count; `chunk_size` is the bytes of a chunk, exact. Errors are
     those of :func:`any_curves`.
     """
+    if has_many_links(logical):
+        size = int(chunk_size * collective.chunks_in_size)
+        bounds = any_bounds(logical, collective, size, world=POINT_TO_POINT)
+        return tuple(replace(bound, world="fixed") for bound in bounds)
     network = (logical.topology, logical.allowed.tobytes())
     if not collective.is_timed:
         named = _named(collective, collective.chunks_per_rank)

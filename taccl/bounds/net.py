@@ -10,6 +10,11 @@ messages along its arcs, from station to station; a message from rank to rank pa
 on a link. So a row is a link or an arc. What is said of a rank, of all ranks, or of a set of them
 is said of the ranks; a set that is cut off from the others has its helpers on either side.
 
+Of millions of links each edge is a row of its own, and all switches are helpers: a message passes
+the edges of its link one after the other, and may do whatever it may do on the link. Those that do
+not copy and add are *relays*: what comes to one goes on to one vertex. What holds there for every
+algorithm holds on the links, too.
+
 Of a collective, :func:`leaves` says how much data must leave a set of ranks; the port, cut, flow
 and reduce bounds hand it over as a :class:`Crossing`, an amount that must pass a set of edges.
 
@@ -256,6 +261,9 @@ def between_pairs(collective: Collective) -> NDArray[np.int64]:
 MOST_RANKS = 1024
 """Above this a table of all distances takes too much time and memory."""
 
+MOST_LINKS = 1_000_000
+"""Of more links each edge is a row."""
+
 LONGEST = 1 << 56
 """Picoseconds of one chunk for each rank: thousands of these still add up in 64 bits."""
 
@@ -266,7 +274,7 @@ class Net:
 
     `src`, `dst`, `alpha` and `overhead` have one entry an allowed link (or arc); link i crosses the
     edge ids ``edges[first[i]:first[i+1]]``. `helpers` are the vertices of the topology that follow
-    the ranks here: the switches that copy or add.
+    the ranks here: the switches that copy or add, and `relays`, which only pass on.
     """
 
     topology: Topology
@@ -278,6 +286,7 @@ class Net:
     first: IntArray
     edges: IntArray
     helpers: tuple[int, ...] = ()
+    relays: tuple[int, ...] = ()
 
     @property
     def num_ranks(self) -> int:
@@ -485,16 +494,19 @@ def make_net(
     InputError when a chunk takes longer than any clock here counts.
     """
     table = logical.topology.links
-    rows = np.flatnonzero(logical.allowed)
-    first, edges = table.crossed_by(rows)
     check_times(logical.topology, chunk)
-    net = Net(
-        logical.topology, chunk,
-        table.src[rows].astype(np.int64), table.dst[rows].astype(np.int64),
-        table.alpha[rows], table.overhead[rows], first, edges.astype(np.int64),
-    )  # fmt: skip
-    if fans:
-        net = _with_arcs(net)
+    if has_many_links(logical):
+        net = _of_edges(logical.topology, fans=fans)
+    else:
+        rows = np.flatnonzero(logical.allowed)
+        first, edges = table.crossed_by(rows)
+        net = Net(
+            logical.topology, chunk,
+            table.src[rows].astype(np.int64), table.dst[rows].astype(np.int64),
+            table.alpha[rows], table.overhead[rows], first, edges.astype(np.int64),
+        )  # fmt: skip
+        if fans:
+            net = _with_arcs(net)
     lost = _unreachable(net, collective)
     if lost is not None:
         src, dst = lost
@@ -503,6 +515,25 @@ def make_net(
             fix="add edges, or allow more links in the sketch",
         )
     return net
+
+
+def has_many_links(logical: LogicalTopology) -> bool:
+    """Tell whether each edge is a row, on which messages are cut and joined at will."""
+    return len(logical.topology.links) > MOST_LINKS and bool(logical.allowed.all())
+
+
+def _of_edges(topology: Topology, *, fans: bool) -> Net:
+    """Return the network of edges, on which switches copy and add only with `fans`."""
+    ranks, ends = topology.num_ranks, topology.edge_table
+    helpers = np.arange(ranks, ranks + len(topology.switches))
+    able = topology.stations[ranks:] & fans
+    every = np.arange(len(topology.edges))
+    return Net(
+        topology, None, ends.tail, ends.head,
+        np.array([edge.alpha for edge in topology.edges], dtype=np.int64),
+        np.array([topology.edge_overhead(edge) for edge in topology.edges], dtype=np.int64),
+        np.arange(len(every) + 1), every, tuple(helpers.tolist()), tuple(helpers[~able].tolist()),
+    )  # fmt: skip
 
 
 def _with_arcs(net: Net) -> Net:

@@ -78,6 +78,7 @@ from taccl.bounds.flow import FINE, rounded
 from taccl.bounds.net import Crossing, IntArray, Net, Task, proved_symmetries, tasks_of
 from taccl.collectives import Collective
 from taccl.prices.packing import Floats, best_mix, look_alike
+from taccl.topology.structure import homes
 from taccl.topology.symmetry import smallest_of_orbit
 
 MOST_ARCS = 40_000
@@ -493,7 +494,7 @@ def reduce_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
 
 def _between_parties(net: Net) -> Iterator[Crossing]:
     """Yield the messages that all pieces need between ranks, and between servers."""
-    if net.helpers and len(net.src) <= MOST_ARCS:
+    if net.helpers and not net.relays and len(net.src) <= MOST_ARCS:
         everyone = tuple(range(net.num_ranks))
         yield from partition_crossings(net, [Task(everyone, everyone, 1)])
         return
@@ -503,11 +504,16 @@ def _between_parties(net: Net) -> Iterator[Crossing]:
         to_helper = (near < net.num_ranks) & (far >= net.num_ranks)
         rank_near[far[to_helper]] = near[to_helper]
     rank_near[rank_near >= net.num_ranks] = 0
+    # A relay is of its server, or of none: what leaves a class for it is a message to another one.
+    relays, home = np.array(net.relays, dtype=np.int64), homes(net.topology) if net.relays else ()
+    at_home = [-1 if home[relay] is None else home[relay] for relay in net.relays]
     covers = edge_covers(net)
     for parts in sorted({tuple(range(net.num_ranks)), net.topology.server_of}):
         part, parties = np.array(parts)[rank_near], len(set(parts))
+        part[net.number[relays]] = at_home if parts == net.topology.server_of else -1
+        crosses = (part[net.src] != part[net.dst]) & (part[net.src] >= 0)
         for cover in covers if parties > 1 else ():
-            gates = counted_at(net, cover, part[net.src] != part[net.dst])
+            gates = counted_at(net, cover, crosses)
             if gates:
                 yield Crossing("reduce", gates, Fraction(2 * (parties - 1)))
     prices = None if net.helpers else tree_prices(net)

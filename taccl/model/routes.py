@@ -314,8 +314,8 @@ class Arcs:
     `reverse`: whether links are turned round (a reduction, played backwards).
     `tail`, `head`, `link`: int32, one entry an arc, sorted by tail, then link.
     `first`: int64: arcs leaving rank r are ``first[r] .. first[r+1]-1``.
-    `use_start`, `use_resource`: CSR: arc i holds the resources
-    ``use_resource[use_start[i]:use_start[i+1]]`` (int32).
+    `kind`: int32, one entry an arc: arcs of a kind cost the same; there may be kinds without arcs.
+    `kind_link`: a link of every kind.
     `resources`: int32: the smallest edge of the orbit that each resource number stands for.
     """
 
@@ -325,8 +325,8 @@ class Arcs:
     head: NDArray[np.int32]
     link: NDArray[np.int32]
     first: NDArray[np.int64]
-    use_start: NDArray[np.int64]
-    use_resource: NDArray[np.int32]
+    kind: NDArray[np.int32]
+    kind_link: NDArray[np.int32]
     resources: NDArray[np.int32]
 
     def __len__(self) -> int:
@@ -338,23 +338,43 @@ class Arcs:
         """The number of edge orbits that can be busy."""
         return len(self.resources)
 
+    @cached_property
+    def use_start(self) -> NDArray[np.int64]:
+        """CSR: arc i holds ``use_resource[use_start[i]:use_start[i+1]]``."""
+        lengths = np.diff(self.costs().first)[self.kind]
+        return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+
+    @cached_property
+    def use_resource(self) -> NDArray[np.int32]:
+        """The resources of all arcs, by number (int32)."""
+        return self.costs().resource[self._uses_of_kinds]
+
     def arrival(self, chunks: int = 1) -> NDArray[np.int64]:
         """Return for every arc the picoseconds from start to arrival of a message."""
-        return self._uses(chunks).arrival
+        return self.costs(chunks).arrival[self.kind]
 
     def held(self, chunks: int = 1) -> NDArray[np.int64]:
         """Return for every use of a resource the picoseconds a message holds it."""
-        return self._uses(chunks).held
+        return self.costs(chunks).held[self._uses_of_kinds]
 
-    def _uses(self, chunks: int) -> Uses:
+    def costs(self, chunks: int = 1) -> Uses:
+        """Return what a message on an arc of each kind costs, its resources by number."""
         if chunks not in self._by_length:
-            problem, lengths = self.problem, np.full(len(self), chunks, dtype=np.int64)
-            self._by_length[chunks] = uses_of(problem.group, problem.chunk_size, self.link, lengths)
+            problem, lengths = self.problem, np.full(len(self.kind_link), chunks, dtype=np.int64)
+            uses = uses_of(problem.group, problem.chunk_size, self.kind_link, lengths)
+            numbers = np.searchsorted(self.resources, uses.resource).astype(np.int32)
+            self._by_length[chunks] = uses._replace(resource=numbers)
         return self._by_length[chunks]
 
     @cached_property
     def _by_length(self) -> dict[int, Uses]:
         return {}
+
+    @cached_property
+    def _uses_of_kinds(self) -> NDArray[np.int64]:
+        """For every use of an arc its place among the uses of the kinds."""
+        shift = self.costs().first[self.kind] - self.use_start[:-1]
+        return np.arange(self.use_start[-1]) + np.repeat(shift, np.diff(self.use_start))
 
 
 @dataclass(frozen=True, eq=False)
@@ -373,41 +393,40 @@ class Wanted:
     allowed: NDArray[np.bool_]
 
 
-def arcs_of(problem: "Problem", *, reverse: bool = False) -> Arcs:
+def arcs_of(
+    problem: "Problem", *, reverse: bool = False, links: NDArray[np.integer] | None = None
+) -> Arcs:
     """Return the arcs of a `problem`: its allowed links, each from root to target.
 
-    If `reverse`, they are turned round.
+    If `reverse`, they are turned round. Of the allowed ones only some `links`, ascending, may do.
     """
-    table = problem.topology.links
-    links = np.flatnonzero(problem.logical.allowed).astype(np.int32)
-    tail, head = table.src[links], table.dst[links]
+    table, group = problem.topology.links, problem.group
+    some = np.flatnonzero(problem.logical.allowed) if links is None else links
+    link = some.astype(np.int32)
+    tail, head = table.src[link], table.dst[link]
     if reverse:
-        tail, head = head, tail
-    order = np.lexsort((links, tail))
-    tail, head, links = tail[order], head[order], links[order]
+        order = np.argsort(head, kind="stable")
+        tail, head, link = head[order], tail[order], link[order]
     first = np.searchsorted(tail, np.arange(problem.topology.num_ranks + 1)).astype(np.int64)
-    begin, edges = table.crossed_by(links)
-    busy = problem.topology.edge_table.is_resource[edges]
-    start = np.concatenate(([0], np.cumsum(busy)))[begin].astype(np.int64)
-    orbits = problem.group.edge_orbit[edges[busy]]
-    resources, numbers = np.unique(orbits, return_inverse=True)
+    kinds, of_kind = group.link_kinds
+    there = np.flatnonzero(np.bincount(kinds[link], minlength=len(of_kind)))
+    number = np.zeros(len(of_kind), dtype=np.int32)
+    number[there] = np.arange(len(there))
+    _, edges = table.crossed_by(of_kind[there])
+    resources = np.unique(group.edge_orbit[edges[problem.topology.edge_table.is_resource[edges]]])
     return Arcs(
-        problem, reverse, tail, head, links, first, start,
-        numbers.astype(np.int32), resources.astype(np.int32),
+        problem, reverse, tail, head, link, first, number[kinds[link]],
+        of_kind[there].astype(np.int32), resources.astype(np.int32),
     )  # fmt: skip
 
 
 def some_arcs(arcs: Arcs, kept: NDArray[np.bool_]) -> Arcs:
     """Return those of the `arcs` that are `kept` (a mask), with the same resources."""
-    lengths = np.diff(arcs.use_start)
-    uses = np.repeat(kept, lengths)
-    start = np.concatenate(([0], np.cumsum(lengths[kept]))).astype(np.int64)
     tail = arcs.tail[kept]
-    ranks = np.arange(arcs.problem.topology.num_ranks + 1)
-    first = np.searchsorted(tail, ranks).astype(np.int64)
-    return Arcs(
-        arcs.problem, arcs.reverse, tail, arcs.head[kept], arcs.link[kept], first, start,
-        arcs.use_resource[uses], arcs.resources,
+    first = np.searchsorted(tail, np.arange(arcs.problem.topology.num_ranks + 1)).astype(np.int64)
+    return replace(
+        arcs, tail=tail, head=arcs.head[kept], link=arcs.link[kept], first=first,
+        kind=arcs.kind[kept],
     )  # fmt: skip
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from taccl.topology.graph import Topology
 
 MAX_PATHS = 64
-MAX_LINKS = 10_000_000
-"""1024 DGX-H100, 8192 ranks, have 8.4 million; the columns of a million take 300 MB to make."""
+MAX_LINKS = 40_000_000
+"""2048 DGX-H100, 16 384 ranks, have 33.7 million; the columns of a million take 200 MB to make."""
 
 MAX_REACHED = 1_000_000
 """Pairs of a source and a vertex that are looked at together."""

@@ -216,6 +216,9 @@ MAX_GROUP = 20_000
 MAX_ENTRIES = 300_000_000
 """Elements times ranks: the images that a group holds, 4 bytes each."""
 
+MOST_KEYS = 1 << 24
+"""More numbers than keys, up to which these are marked in place of sorted."""
+
 SAMPLED = 64
 """Ranks by which elements of a group are told apart first."""
 
@@ -292,6 +295,18 @@ def _tuples(rows: NDArray[np.int32]) -> tuple[Permutation, ...]:
     return tuple(tuple(row.tolist()) for row in rows)
 
 
+def _renumbered(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place of each of some keys, not negative, among those that there are."""
+    most = int(keys.max(initial=0)) + 1
+    if most > MOST_KEYS + len(keys):
+        return np.unique(keys, return_inverse=True)[1]
+    # Marked, not sorted: there may be tens of millions.
+    there = np.zeros(most, dtype=np.bool_)
+    there[keys] = True
+    places: NDArray[np.int64] = np.cumsum(there)
+    return places[keys] - 1
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """A group of symmetries of a topology, with what it does to edges and links.
@@ -336,6 +351,25 @@ class Group:
         rows = [vertex_image(self.topology, generator) for generator in self.generators]
         images = [edge_image(self.topology, row) for row in rows]
         return smallest_of_orbit(images, len(self.topology.edges))
+
+    @cached_property
+    def link_kinds(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The kind of every link, of which all cross edges of the same orbits in the same order.
+
+        With them comes the first link of each kind.
+        """
+        table = self.topology.links
+        names, number = np.unique(self.edge_orbit, return_inverse=True)
+        length = np.diff(table.edge_start)
+        kind = np.zeros(len(table), dtype=np.int64)
+        for place in range(int(length.max(initial=0))):
+            on = np.flatnonzero(length > place)
+            kind *= len(names) + 1
+            kind[on] += 1 + number[table.edge_ids[table.edge_start[on] + place]]
+            kind = _renumbered(kind)
+        first = np.zeros(int(kind.max(initial=-1)) + 1, dtype=np.int64)
+        first[kind[::-1]] = np.arange(len(kind))[::-1]
+        return kind.astype(np.int32), first
 
     @cached_property
     def rank_orbit(self) -> NDArray[np.int32]:

@@ -410,6 +410,8 @@ def fan(sends: Sends) -> Iterator[Finding]:
 def groups(sends: Sends) -> Iterator[Finding]:
     """Check how many trees, and sets of ranks, each switch serves that has a limit."""
     schedule, topology = sends.schedule, sends.schedule.topology
+    if not len(schedule.fans):
+        return
     count, table = len(topology.links), topology.arcs
     trees: dict[int, set[Fan]] = defaultdict(set)
     served: dict[int, set[frozenset[int]]] = defaultdict(set)

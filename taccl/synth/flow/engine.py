@@ -89,6 +89,9 @@ MADE = 1.5e-4
 MOST_PAIRS = 2_000_000
 """Pairs of a chunk and an arc up to which trees are packed."""
 
+MOST_SOLVED = 10_000_000
+"""Pairs of a commodity and an arc above which no program is made where fastest ways were found."""
+
 MAX_ARCS = 40_000
 """Ranks times arcs up to which the flow is solved without symmetry as well."""
 
@@ -220,6 +223,8 @@ def _found(problem: Problem, options: Options, clock: Deadline) -> Iterator[tupl
             yield found
             if not clock.left or 1000 * found[1].makespan <= 1001 * goal_of(problem, options):
                 return
+        if len(instance.arcs) * len(instance.commodities) > MOST_SOLVED:
+            return
     first: Flow | None = None
     try:
         first = optimal_flow(instance, clock.share(0.5))

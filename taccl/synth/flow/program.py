@@ -102,20 +102,26 @@ class FlowInstance:
     @cached_property
     def held(self) -> "csc_array":
         """Microseconds (resources, arcs) that a chunk on an arc holds a resource."""
+        return self._of_kinds[:, self.arcs.kind]
+
+    @cached_property
+    def _of_kinds(self) -> "csc_array":
+        """The same by kind of arc."""
         from scipy.sparse import csc_array
 
-        arcs = self.arcs
+        costs = self.arcs.costs()
         found = csc_array(
-            (arcs.held() / 1e6, arcs.use_resource, arcs.use_start),
-            shape=(arcs.num_resources, len(arcs)), copy=True,
+            (costs.held / 1e6, costs.resource, costs.first),
+            shape=(self.arcs.num_resources, len(costs.arrival)), copy=True,
         )  # fmt: skip
         found.sum_duplicates()
         return found
 
     def uses(self, arc: int) -> tuple[NDArray[np.int32], Floats]:
         """Return the resources that a chunk on an `arc` holds, and for how many microseconds."""
-        held = slice(*self.held.indptr[arc : arc + 2].tolist())
-        return self.held.indices[held], self.held.data[held]
+        kind = int(self.arcs.kind[arc])
+        held = slice(*self._of_kinds.indptr[kind : kind + 2].tolist())
+        return self._of_kinds.indices[held], self._of_kinds.data[held]
 
 
 class Flow(NamedTuple):

@@ -15,7 +15,9 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
+from taccl.collectives.chunks import equals_before
 from taccl.errors import NoScheduleError
 from taccl.model.problem import Options, Problem, Result, Status, reduces_and_spreads, result_of
 from taccl.model.routes import (
@@ -52,6 +54,9 @@ from taccl.timing.retiming import uses_of
 from taccl.topology.symmetry import make_group
 from taccl.units import Time
 
+MANY_LINKS = 1_000_000
+"""Links above which trees take some of those that are alike."""
+
 PACKED = 40_000
 """Pairs of a representative chunk and an arc up to which prices are those of the packing."""
 
@@ -73,7 +78,7 @@ def one_way(
 
     Raises NoScheduleError when the sketch leaves a chunk without a path to a target.
     """
-    arcs = arcs_of(problem, reverse=reverse)
+    arcs = arcs_of(problem, reverse=reverse, links=_links_of(problem))
     variants = list(_wants(arcs, options))
     best: Schedule | None = None
     for (wanted, hops), turn in zip(variants, clock.turns(len(variants)), strict=True):
@@ -99,6 +104,26 @@ def one_way(
             fix="raise max_extra_hops in the sketch",
         )
     return [best]
+
+
+def _links_of(problem: Problem) -> NDArray[np.int64]:
+    """Return the links that trees may take: all, or of very many alike a rank's those at distances.
+
+    From each rank they lead, of those of one kind, to ranks as many places away as a power of two,
+    both ways round. So trees are as shallow, and load the same resources.
+    """
+    links = np.flatnonzero(problem.logical.allowed)
+    if len(links) <= MANY_LINKS or problem.logical.name is not None:
+        return links
+    table, (kinds, first) = problem.topology.links, problem.group.link_kinds
+    src, dst = table.src[links], table.dst[links]
+    key = src.astype(np.int64) * len(first) + kinds[links]
+    near = np.bincount(key[dst < src], minlength=int(key[-1]) + 1)[key]
+    places = np.bincount(key)[key] + 1
+    ahead = (equals_before(key) - near) % (places - 1) + 1
+    away = np.minimum(ahead, places - ahead)
+    kept: NDArray[np.int64] = links[away & (away - 1) == 0]
+    return kept
 
 
 def _goes_everywhere(wanted: Wanted) -> bool:
@@ -400,7 +425,7 @@ def _joined(problem: Problem, options: Options, clock: Deadline) -> list[Schedul
 
 def _begin_after(problem: Problem, summed: Schedule) -> Begin:
     """Return when every chunk is summed at its owner, and every resource done with the sums."""
-    arcs = arcs_of(problem)
+    arcs = arcs_of(problem, links=_links_of(problem))
     table, collective = problem.topology.links, problem.collective
     ready = np.zeros(collective.num_chunks, dtype=np.int64)
     ends = table.dst[summed.link] == collective.owner[summed.chunk]

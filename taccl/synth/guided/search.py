@@ -126,12 +126,14 @@ def price_arcs(arcs: Arcs, prices: Floats, mix: float) -> Times:
 
     `prices` are of a picosecond of each resource, `mix` is the share of an arc's own duration.
     """
-    owner = np.repeat(np.arange(len(arcs)), np.diff(arcs.use_start))
-    paid = np.bincount(owner, prices[arcs.use_resource] * arcs.held(), minlength=len(arcs))
-    whole = paid + arcs.arrival() * (mix / max(1, arcs.num_resources))
-    scale = LARGEST_PRICE / max(float(whole.max(initial=0.0)), 1.0)
+    costs = arcs.costs()
+    owner = np.repeat(np.arange(len(costs.arrival)), np.diff(costs.first))
+    paid = np.bincount(owner, prices[costs.resource] * costs.held, minlength=len(costs.arrival))
+    whole = paid + costs.arrival * (mix / max(1, arcs.num_resources))
+    dearest = float(whole[np.bincount(arcs.kind, minlength=len(whole)) > 0].max(initial=0.0))
+    scale = LARGEST_PRICE / max(dearest, 1.0)
     exact: Times = np.maximum(1, np.floor(whole * scale)).astype(np.int64)
-    return exact
+    return exact[arcs.kind]
 
 
 def taught_prices(arcs: Arcs, field: Field, grow: Grow) -> Floats:
@@ -139,8 +141,8 @@ def taught_prices(arcs: Arcs, field: Field, grow: Grow) -> Floats:
 
     `arcs` and `field` are the problem, `grow` is the scheduler.
     """
-    state, held = state_of(field), arcs.held()
-    owner = np.repeat(np.arange(len(arcs)), np.diff(arcs.use_start))
+    state, costs = state_of(field), arcs.costs()
+    owner = np.repeat(np.arange(len(costs.arrival)), np.diff(costs.first))
     weights = np.full(arcs.num_resources, 1 / max(1, arcs.num_resources))
     total = np.zeros(arcs.num_resources)
     settings = np.zeros(RUN_FIELDS, dtype=np.int64)
@@ -149,8 +151,10 @@ def taught_prices(arcs: Arcs, field: Field, grow: Grow) -> Floats:
         reset(field, state)
         settings[SEED] = number
         grow(field, state, price_arcs(arcs, weights, 0.0), settings, NEVER)
-        taken = np.bincount(state.sent_arc[: state.counter[COUNT]], minlength=len(arcs))
-        load = np.bincount(arcs.use_resource, taken[owner] * held, minlength=len(weights))
+        taken = np.bincount(
+            arcs.kind[state.sent_arc[: state.counter[COUNT]]], minlength=len(costs.arrival)
+        )
+        load = np.bincount(costs.resource, taken[owner] * costs.held, minlength=len(weights))
         total += weights
         weights = weights * np.exp(
             2 / np.sqrt(1 + number) * (load / max(load.max(initial=0.0), 1.0) - 1)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl.collectives.chunks import places_in
 from taccl.model.routes import Arcs, Wanted
 from taccl.timing.occupancy import NOTHING, Uses, earliest_start, occupy
 from taccl.timing.retiming import reversed_uses
@@ -136,11 +137,11 @@ def field_of(
     Chunks and resources are there when they `begin` (None: from the start). `hops`, int32 (chunks,
     ranks), has the most that a chunk may have made (None: no limit).
     """
-    arrival, held = arcs.arrival(length), arcs.held(length)
-    kinds, first_of, lengths = _kinds(arcs, arrival, held)
-    start = np.concatenate(([0], np.cumsum(lengths[first_of]))).astype(np.int64)
-    at = np.arange(start[-1]) - np.repeat(start[:-1], np.diff(start))
-    at += np.repeat(arcs.use_start[first_of], np.diff(start))
+    costs = arcs.costs(length)
+    kinds, first_of = _kinds(costs)
+    lengths = np.diff(costs.first)[first_of]
+    start = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    at = places_in(lengths) + np.repeat(costs.first[first_of], lengths)
     chunks = len(wanted.chunk)
     ready = np.where(wanted.roots, 0, -1).astype(np.int64)
     free = np.zeros(arcs.num_resources, dtype=np.int64)
@@ -148,31 +149,30 @@ def field_of(
         ready = np.where(wanted.roots, begin.chunks[:, None], -1)
         free = begin.resources.copy()
     partial = np.array([not row.all() for row in wanted.targets | wanted.roots], dtype=np.bool_)
-    uses = Uses(start, arcs.use_resource[at], held[at] * 0, held[at], arrival[first_of])
+    held = costs.held[at]
+    uses = Uses(start, costs.resource[at], held * 0, held, costs.arrival[first_of])
     return Field(
-        arcs.tail, arcs.head, arcs.first, kinds.astype(np.int32),
+        arcs.tail, arcs.head, arcs.first, kinds.astype(np.int32)[arcs.kind],
         reversed_uses(uses) if arcs.reverse else uses, wanted.kind, wanted.allowed,
         wanted.targets, partial, ready, free,
         np.zeros((0, 0), dtype=np.int32) if hops is None else hops.reshape(chunks, -1),
     )  # fmt: skip
 
 
-def _kinds(arcs: Arcs, arrival: Times, held: Times) -> tuple[Times, Times, Times]:
-    """Return the kind of every arc, an arc of every kind, and how many resources an arc holds."""
-    lengths = np.diff(arcs.use_start)
-    width = int(lengths.max(initial=0))
-    columns = np.full((len(arcs), 1 + 2 * width), -1, dtype=np.int64)
-    columns[:, 0] = arrival
-    owner = np.repeat(np.arange(len(arcs)), lengths)
-    nth = np.arange(len(owner)) - arcs.use_start[owner]
-    columns[owner, 1 + 2 * nth] = arcs.use_resource
-    columns[owner, 2 + 2 * nth] = held
+def _kinds(costs: Uses) -> tuple[Times, Times]:
+    """Return by kind of link the number of those that cost the same, and a kind of each number."""
+    lengths = np.diff(costs.first)
+    columns = np.full((len(lengths), 1 + 2 * int(lengths.max(initial=0))), -1, dtype=np.int64)
+    columns[:, 0] = costs.arrival
+    owner, nth = np.repeat(np.arange(len(lengths)), lengths), places_in(lengths)
+    columns[owner, 1 + 2 * nth] = costs.resource
+    columns[owner, 2 + 2 * nth] = costs.held
     order = np.lexsort(columns.T)
-    fresh = np.ones(len(arcs), dtype=np.bool_)
+    fresh = np.ones(len(lengths), dtype=np.bool_)
     fresh[1:] = (columns[order[1:]] != columns[order[:-1]]).any(axis=1)
-    kinds = np.empty(len(arcs), dtype=np.int64)
+    kinds = np.empty(len(lengths), dtype=np.int64)
     kinds[order] = np.cumsum(fresh) - 1
-    return kinds, order[fresh], lengths
+    return kinds, order[fresh]
 
 
 def state_of(field: Field) -> SchedulerState:

@@ -368,17 +368,29 @@ def _earliest(trial: Trial, decisions: Decisions, mirror: Mirror | None) -> Sche
     return schedule if mirror is None else played_backwards(bare, mirror.link, schedule)
 
 
+def _fanned(
+    trial: Trial, fans: Callable[[Problem], Iterator[Decisions]]
+) -> Iterator[tuple[Schedule, Decisions]]:
+    """Yield every way of an algorithm over switches that copy and add."""
+    problem = trial.problem
+    # A sketch is about links, and chunks of a batch travel together.
+    if problem.collective.members is not None or problem.logical.name:
+        return
+    # One row of a fan is for all ranks of a server.
+    if problem.collective.least_sends // max(map(len, problem.topology.servers)) > MAX_SENDS:
+        trial.left_out.append(f"{trial.name} has more than {MAX_SENDS} sends, of fans or links")
+        return
+    for decisions in fans(problem):
+        yield problem.without_symmetry.timed(decisions), decisions
+        if trial.over():
+            return
+
+
 def _textbook(trial: Trial) -> Iterator[tuple[Schedule, Decisions]]:
     """Yield every way to do it in the textbook's order, until too many sends were timed."""
     problem = trial.problem
     if trial.template.fans is not None:
-        if problem.collective.members is not None:
-            return
-        # A sketch is about links, and chunks of a batch travel together.
-        for made_so in trial.template.fans(problem) if not problem.logical.name else ():
-            yield problem.without_symmetry.timed(made_so), made_so
-            if trial.over():
-                return
+        yield from _fanned(trial, trial.template.fans)
         return
     left = most = MAX_SENDS if trial.template.most is None else trial.template.most
     too_many = f"{trial.name} has more than {most} sends, which take long to time"

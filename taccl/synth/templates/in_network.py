@@ -33,7 +33,7 @@ Clusters" (PANAMA), MLSys 2021.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -157,18 +157,20 @@ def _fan(
     return None if into is None or out is None else Fan(turn, into, out)
 
 
-def _joined(problem: Problem, ranks: Sequence[Rank]) -> bool:
-    """Tell whether one switch that copies and adds is next to all of some ranks, both ways."""
+def _joined(problem: Problem, groups: Iterable[Sequence[Rank]]) -> bool:
+    """Tell whether each of some groups has a switch that copies, adds and is next to all of it."""
     table, count = problem.topology.arcs, problem.topology.num_ranks
     up, down = (
-        {(int(a), int(b)) for a, b in zip(*pair, strict=True)}
+        set(zip(*(ends.tolist() for ends in pair), strict=True))
         for pair in ((table.src, table.dst), (table.dst, table.src))
     )
-    return any(
-        switch.multicast is not None and switch.reduce is not None
-        and all((rank, vertex) in up and (rank, vertex) in down for rank in ranks)
-        for vertex, switch in enumerate(problem.topology.switches, count)
-    )  # fmt: skip
+    able = [switch.multicast is not None and switch.reduce is not None
+            for switch in problem.topology.switches]  # fmt: skip
+    beside: dict[Rank, set[int]] = defaultdict(set)
+    for rank, vertex in up & down:
+        if rank < count <= vertex and able[vertex - count]:
+            beside[rank].add(vertex)
+    return all(set.intersection(*(beside[rank] for rank in ranks)) for ranks in groups)
 
 
 def _one_batch(problem: Problem) -> Iterator[Decisions]:
@@ -200,7 +202,7 @@ def _one_batch(problem: Problem) -> Iterator[Decisions]:
 
 def nvls(problem: Problem) -> Iterator[Decisions]:
     """Yield the `problem` as one batch on one switch that joins all ranks."""
-    if _joined(problem, range(problem.topology.num_ranks)):
+    if _joined(problem, [range(problem.topology.num_ranks)]):
         yield from _one_batch(problem)
 
 
@@ -209,14 +211,14 @@ def multicast_tree(problem: Problem) -> Iterator[Decisions]:
     everyone = range(problem.topology.num_ranks)
     if not problem.topology.copies_or_adds or problem.collective.name == "allreduce":
         return
-    if not _joined(problem, everyone):
+    if not _joined(problem, [everyone]):
         yield from _one_batch(problem)
 
 
 def nvls_one_shot(problem: Problem) -> Iterator[Decisions]:
     """Yield an AllReduce (the `problem`) in which all copy to all and add at home."""
     topology, everyone = problem.topology, range(problem.topology.num_ranks)
-    if problem.collective.name != "allreduce" or not _joined(problem, everyone):
+    if problem.collective.name != "allreduce" or not _joined(problem, [everyone]):
         return
     way = Way(problem)
     for rank in everyone:
@@ -276,7 +278,7 @@ def _sharp(problem: Problem) -> Iterator[Decisions]:
 def _switchml(problem: Problem) -> Iterator[Decisions]:
     everyone = range(problem.topology.num_ranks)
     windows = any(switch.engine.window is not None for switch in problem.topology.switches)
-    if windows and _joined(problem, everyone):
+    if windows and _joined(problem, [everyone]):
         yield from _in_trees(problem, leaves=False, several=False)
 
 
@@ -308,7 +310,7 @@ def _rails(problem: Problem) -> Rails | None:
     servers, each = problem.topology.servers, len(problem.topology.servers[0])
     if len(servers) < 2 or each < 2 or any(len(ranks) != each for ranks in servers):
         return None
-    if not all(_joined(problem, ranks) for ranks in servers):
+    if not _joined(problem, servers):
         return None
     adds: dict[Rank, Fan] = {}
     copies: dict[Rank, Fan] = {}
