@@ -105,9 +105,34 @@ def test_groups_of_a_dragonfly_meet_where_their_cable_is(collective: str) -> Non
     assert found_of(problem_of(topology, collective), "gateways")[0].makespan == times * formula
 
 
+def test_an_alltoall_crosses_from_one_rank_to_each_other_leaf() -> None:
+    # Three leaves of two ranks, alpha 1 us a switch, 1 us a byte, twice as fast above. Each gives
+    # the other what that leads for, two, and its own (1 + 3); the uplink takes 4 bytes from one and
+    # then from the other (3 + 4/2, then 3 + 4), and who got it hands on two (1 + 2).
+    problem = problem_of(load_topology("leaf-spine:3x2@1us/MB,1us"), "alltoall", 1, 10**6)
+    formula = (1 + 3) + (3 + 2) + (3 + 4) + (1 + 2)
+    assert found_of(problem, "gateways")[0].makespan == formula * 10**6
+    assert found_of(problem, "mixed-radix")[0].makespan > formula * 10**6
+
+
+def test_an_alltoall_of_a_dragonfly_crosses_where_cables_are() -> None:
+    # Two groups of two routers of two ranks, a cable from the first router of each to the other's.
+    fabric = load_topology("dragonfly:5x4x2@50GB/s,0.7us")
+    problem = problem_of(fabric, "alltoall", 1, 400)
+    gates, others = (found_of(problem, kind)[0] for kind in ("gateways", "mixed-radix"))
+    assert gates.makespan < 0.75 * others.makespan
+    links = fabric.links
+    groups = {
+        (links.src[link] // 8, links.dst[link] // 8): int(links.alpha[link])
+        for link in set(gates.link.tolist()) if links.src[link] // 8 != links.dst[link] // 8
+    }  # fmt: skip
+    assert len(groups) == 5 * 4
+    assert max(groups.values()) == int(links.alpha[links.src // 8 != links.dst // 8].min())
+
+
 @for_each("fabric", ["dragonfly:3x4x1", "dragonfly:4x3x2", "dragonfly:5x4x2"])
 def test_gateways_serve_what_a_gather_serves(fabric: str) -> None:
-    for collective in ("allgather", "reducescatter", "allreduce"):
+    for collective in ("allgather", "reducescatter", "allreduce", "alltoall"):
         assert found_of(problem_of(load_topology(fabric), collective, 2), "gateways")
     assert not found_of(problem_of(load_topology(fabric), "broadcast"), "gateways")
     assert not found_of(problem_of(load_topology("leaf-spine:3x2"), "allgather"), "gateways")

@@ -232,7 +232,7 @@ CLASSICAL: Mapping[str, Template] = MappingProxyType({
 
 KINDS: Mapping[str, Template] = MappingProxyType({
     "cubes": Template(cube_gathers, packed=GATHER_FAMILY),
-    "gateways": Template(gateway_gathers, packed=GATHER_FAMILY),
+    "gateways": Template(gateway_gathers, packed=(*GATHER_FAMILY, "alltoall")),
     "pipelined": Template(made(pipelined_gathers), packed=GATHER_FAMILY),
     "leaders": Template(made(leader_gathers), packed=GATHER_FAMILY, cut=True),
     "mixed-radix": Template(made(small_gathers), packed=(*GATHER_FAMILY, "alltoall")),

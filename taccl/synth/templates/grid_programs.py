@@ -256,23 +256,37 @@ def _moved(problem: Problem, program: GridProgram) -> Iterator[Step]:
     parts = ranks_by_server(problem) or ()
     home = {rank: number for number, ranks in enumerate(parts) for rank in ranks}
     server = [home[rank] if home else 0 for rank in order]
-    held: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    held: Held = defaultdict(list)
     for src, dst in permutations(range(count), 2):
-        held[int(program.split and server[src] == server[dst]), src].append((src, dst))
+        held[int(program.split and server[src] == server[dst]), src].append(((src, dst), dst))
+    for message, place, to in _carried(program, held):
+        chunks = (c for (a, b), _ in message for c in pair_block(problem, order[a], order[b]))
+        yield tuple(chunks), order[place], order[to], False
+
+
+Going = list[tuple[tuple[int, int], int]]
+"""From whom and for whom each is, and to which place it goes."""
+
+Held = dict[tuple[int, int], Going]
+"""What is at each place, by part and place."""
+
+
+def _carried(program: GridProgram, held: Held) -> Iterator[tuple[Going, int, int]]:
+    """Yield what goes from place to place until all is where it goes, and note it as `held`."""
+    count = len(program.order)
     for turn in program.turns:
-        going: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
+        going: dict[tuple[int, int, int], Going] = defaultdict(list)
         for part, place in product(turn.parts, program.places(turn)):
-            for pair in held.pop((part, place), ()):
-                going[part, place, _met(turn, place, pair[1], count)].append(pair)
+            for one in held.pop((part, place), ()):
+                going[part, place, _met(turn, place, one[1], count)].append(one)
         for place, to in program.meetings(turn):
-            message: list[tuple[int, int]] = []
+            message: Going = []
             for part in turn.parts:
                 moved = going.pop((part, place, _met(turn, place, to, count)), [])
                 held[part, to] += moved
                 message += moved
             if message:
-                chunks = (c for a, b in message for c in pair_block(problem, order[a], order[b]))
-                yield tuple(chunks), order[place], order[to], False
+                yield message, place, to
         for (part, place, _), stay in going.items():
             held[part, place] += stay
 
@@ -737,13 +751,16 @@ def _gateways(
 def gateway_gathers(problem: Problem) -> Iterator[Iterator[Step]]:
     """Gather in every server, cross where ranks are next to another one, and gather what came.
 
-    For servers of which only some ranks are next to another one: the groups of a dragonfly. Of what
-    a server has, each of its gates to another one takes an equal share, or the first takes all,
-    where they share the cable. Inside, ranks meet along the lowest digit of their places first: the
-    ranks of a router. These take the other digits in turn, each beginning with another one, as they
-    share the router's cables. Ranks pack what they send.
+    Gathers are for servers of which only some ranks are next to another one: the groups of a
+    dragonfly. Of what a server has, each of its gates to another one takes an equal share, or the
+    first takes all, where they share the cable. Inside, ranks meet along the lowest digit of their
+    places first: the ranks of a router. These take the other digits in turn, each beginning with
+    another one, as they share the router's cables. An AlltoAll gathers at one gate to each other
+    server what is for that, in any servers. Ranks pack what they send.
     """
     grid, by_server = server_grid(problem), ranks_by_server(problem) or []
+    if grid is not None and problem.collective.name == "alltoall":
+        yield from _alltoalls_by_gates(problem, by_server)
     if grid is None or problem.collective.name not in GATHER_FAMILY:
         return
     (_, inside, _), links, own = grid, best_links(problem), dict(enumerate(blocks(problem)))
@@ -770,6 +787,51 @@ def gateway_gathers(problem: Problem) -> Iterator[Iterator[Step]]:
         )
         steps = list(compose_allreduce(problem, [*near, *crossing, *far]))
         if linked(links, steps):
+            yield iter(steps)
+
+
+def _alltoalls_by_gates(
+    problem: Problem, by_server: Sequence[tuple[Rank, ...]]
+) -> Iterator[Iterator[Step]]:
+    """Yield AlltoAlls in which what is for another server is gathered at one gate to it.
+
+    Gates to different servers are different ranks as far as there are, and servers take turns: each
+    crosses first to the next one. What crossed is scattered from the gate, along the same digits.
+    """
+    ranks, links, count = problem.topology.num_ranks, best_links(problem), len(by_server)
+    hops = ranks.bit_length() * problem.collective.num_chunks
+    if ranks > MOST_RANKS or hops > MOST_SENDS:
+        return
+    place = {rank: at for server in by_server for at, rank in enumerate(server)}
+    home = {rank: number for number, server in enumerate(by_server) for rank in server}
+    gates: dict[tuple[int, int], tuple[Rank, Rank]] = {}
+    for shift, a in product(range(1, count), range(count)):
+        b = (a + shift) % count
+        pairs = _gateways(problem, links, by_server[a], by_server[b])
+        gates[a, b] = pairs[(shift - 1) % len(pairs)]
+    for digits in written(len(by_server[0])):
+        turns = [Turn("exchange", digit) for digit in digits]
+        near: list[Held] = [defaultdict(list) for _ in by_server]
+        far: list[Held] = [defaultdict(list) for _ in by_server]
+        crossing: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for src, dst in permutations(range(ranks), 2):
+            a, b = home[src], home[dst]
+            out, into = gates.get((a, b), (dst, dst))
+            near[a][0, place[src]].append(((src, dst), place[out]))
+            if a != b:
+                crossing[a, b] += pair_block(problem, src, dst)
+                far[b][0, place[into]].append(((src, dst), place[dst]))
+        inside, outside = (
+            [
+                (tuple(c for (a, b), _ in message for c in pair_block(problem, a, b)),
+                 server[at], server[to], False)
+                for server, held in zip(by_server, some, strict=True)
+                for message, at, to in _carried(GridProgram(server, tuple(turns)), held)
+            ]
+            for some in (near, far)
+        )  # fmt: skip
+        across = [(tuple(crossing[pair]), *gate, False) for pair, gate in gates.items()]
+        if linked(links, steps := [*inside, *across, *outside]):
             yield iter(steps)
 
 
