@@ -12,6 +12,7 @@ cut and joined again, and their routes improved a few at a time.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
@@ -56,6 +57,9 @@ from taccl.units import Time
 
 MANY_LINKS = 1_000_000
 """Links above which trees take some of those that are alike."""
+
+NEAR = Fraction(401, 400)
+"""Times the bound: of so many links it is of edges, knows no whole chunks, and this is near."""
 
 PACKED = 40_000
 """Pairs of a representative chunk and an arc up to which prices are those of the packing."""
@@ -163,7 +167,8 @@ def _searched(
             return None
         prices.append(packing.prices)
         proved = packing.bound
-    goal = cache(lambda: max(options.floor, options.fixed_floor(_half(arcs)), proved))
+    near = NEAR if len(arcs.problem.topology.links) > MANY_LINKS else 1
+    goal = cache(lambda: int(near * max(options.floor, options.fixed_floor(_half(arcs)), proved)))
     prices.append(taught_prices(arcs, field, grow))
     runs = int(min(250 * options.time_limit, 3e6 * options.time_limit / max(1, pairs)))
     effort = Effort(
