@@ -89,7 +89,7 @@ MADE = 1.5e-4
 MOST_PAIRS = 2_000_000
 """Pairs of a chunk and an arc up to which trees are packed."""
 
-MOST_SOLVED = 10_000_000
+MOST_SOLVED = 2_000_000
 """Pairs of a commodity and an arc above which no program is made where fastest ways were found."""
 
 MAX_ARCS = 40_000
