@@ -265,7 +265,9 @@ def close_rows(
     keeps a rank in its place.
     """
     ranks = np.arange(num_ranks, dtype=np.int32)
-    products, count = np.arange(width, dtype=np.int32)[None, :], 1
+    # Rows that are not written take no memory.
+    products, count = np.empty((most, width), dtype=np.int32), 1
+    products[0] = np.arange(width)
     # Told apart by where some ranks go, and then by all: there may be thousands of long rows.
     some = slice(0, num_ranks, max(1, num_ranks // SAMPLED))
     known: dict[bytes, list[int]] = {ranks[some].tobytes(): [0]}
@@ -281,13 +283,11 @@ def close_rows(
                 continue
             if count == most or (free and (product[:num_ranks] == ranks).any()):
                 return None
-            if count == len(products):
-                products = np.concatenate([products, np.empty_like(products)])
             products[count] = product
             alike.append(count)
             count += 1
         at += 1
-    return products if count == len(products) else products[:count].copy(), agree
+    return products[:count], agree
 
 
 def _tuples(rows: NDArray[np.int32]) -> tuple[Permutation, ...]:

@@ -11,6 +11,7 @@ from taccl.synth.templates.classical import CLASSICAL, grid_schedules
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
 from taccl.verify import verify
+from tests.generators import both_ways, build
 from tests.sweep import for_each
 from tests.synth.problems import classical_schedule, problem_of
 from tests.synth.test_butterflies import nodes_of
@@ -113,6 +114,13 @@ def test_an_alltoall_crosses_from_one_rank_to_each_other_leaf() -> None:
     formula = (1 + 3) + (3 + 2) + (3 + 4) + (1 + 2)
     assert found_of(problem, "gateways")[0].makespan == formula * 10**6
     assert found_of(problem, "mixed-radix")[0].makespan > formula * 10**6
+
+
+def test_servers_in_a_row_have_no_gates_to_each_other_one() -> None:
+    ends = ((0, 1), (2, 3), (4, 5), (1, 2), (3, 4))
+    hops = [hop for a, b in ends for hop in both_ways(a, b, 10, Fraction(1))]
+    row = build("row", 6, hops, server_of=(0, 0, 1, 1, 2, 2))
+    assert not found_of(problem_of(row, "alltoall"), "gateways")
 
 
 def test_an_alltoall_of_a_dragonfly_crosses_where_cables_are() -> None:

@@ -122,8 +122,8 @@ def _links_of(problem: Problem) -> NDArray[np.int64]:
     table, (kinds, first) = problem.topology.links, problem.group.link_kinds
     src, dst = table.src[links], table.dst[links]
     key = src.astype(np.int64) * len(first) + kinds[links]
-    near = np.bincount(key[dst < src], minlength=int(key[-1]) + 1)[key]
-    places = np.bincount(key)[key] + 1
+    every = np.bincount(key)
+    near, places = np.bincount(key[dst < src], minlength=len(every))[key], every[key] + 1
     ahead = (equals_before(key) - near) % (places - 1) + 1
     away = np.minimum(ahead, places - ahead)
     kept: NDArray[np.int64] = links[away & (away - 1) == 0]

@@ -808,6 +808,8 @@ def _alltoalls_by_gates(
     for shift, a in product(range(1, count), range(count)):
         b = (a + shift) % count
         pairs = _gateways(problem, links, by_server[a], by_server[b])
+        if not pairs:
+            return
         gates[a, b] = pairs[(shift - 1) % len(pairs)]
     for digits in written(len(by_server[0])):
         turns = [Turn("exchange", digit) for digit in digits]
