@@ -39,7 +39,8 @@ from taccl.prices.packing import (
 )
 
 MOST_LINKS = 400_000
-"""Above this the trees take too long; there are as many where all ranks share a switch."""
+"""Above this, and where each edge is a row, the trees take too long; there are as many where all
+ranks share a switch."""
 
 MOST_STEPS = 100_000
 """Arcs of all roots together, above which trees past helpers take too long."""
@@ -60,7 +61,7 @@ def packing_crossings(net: Net, collective: Collective) -> Iterator[Crossing]:
     Left out where some chunk of the `collective` on `net` is for a few ranks only, or summed for
     several.
     """
-    if len(net.src) > MOST_LINKS:
+    if len(net.src) > MOST_LINKS or net.relays:
         return
     kinds = _kinds(net, collective)
     edges = np.array([edge for edge in net.used if edge in net.busy], dtype=np.int64)

@@ -7,6 +7,7 @@ import pytest
 from taccl.bounds import net
 from taccl.bounds.combine import POINT_TO_POINT, WORLDS, _curves, any_bounds, best, fixed_bounds
 from taccl.bounds.net import make_net
+from taccl.bounds.packing import packing_crossings
 from taccl.collectives import build_collective
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
@@ -77,6 +78,7 @@ def test_a_switch_that_only_passes_on_does_not_add() -> None:
     network = make_net(whole(topology), made)
     assert len(network.relays) == len(network.helpers) == len(topology.switches)
     assert len(network.src) == len(topology.edges)
+    assert list(packing_crossings(network, made)) == []  # trees past so many switches
     nvls = machine("dgx-h100 x 3")
     able = make_net(whole(nvls), build_collective("allreduce", nvls.num_ranks, 1), fans=True)
     assert 0 < len(able.helpers) - len(able.relays) == sum(one.is_station for one in nvls.switches)
