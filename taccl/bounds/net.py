@@ -39,7 +39,7 @@ from taccl.bounds.arrival_curves import Gate, Gates, gather
 from taccl.collectives import Collective
 from taccl.errors import InputError, NoScheduleError, TacclError
 from taccl.topology.graph import LogicalTopology, Permutation, Topology
-from taccl.topology.links import MAX_PATHS
+from taccl.topology.links import MAX_PATHS, MOST_LINKS
 from taccl.topology.symmetry import edge_image, smallest_of_orbit, vertex_image
 from taccl.units import PS_PER_S, Time, ceil_time, format_size
 
@@ -260,9 +260,6 @@ def between_pairs(collective: Collective) -> NDArray[np.int64]:
 
 MOST_RANKS = 1024
 """Above this a table of all distances takes too much time and memory."""
-
-MOST_LINKS = 1_000_000
-"""Of more links each edge is a row."""
 
 LONGEST = 1 << 56
 """Picoseconds of one chunk for each rank: thousands of these still add up in 64 bits."""

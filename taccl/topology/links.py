@@ -25,6 +25,9 @@ MAX_PATHS = 64
 MAX_LINKS = 40_000_000
 """2048 DGX-H100, 16 384 ranks, have 33.7 million; the columns of a million take 200 MB to make."""
 
+MOST_LINKS = 4_000_000
+"""Of more links bounds look at each edge alone; 512 DGX A100 have 2.1 million."""
+
 MAX_REACHED = 1_000_000
 """Pairs of a source and a vertex that are looked at together."""
 

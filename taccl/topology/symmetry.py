@@ -295,6 +295,27 @@ def _tuples(rows: NDArray[np.int32]) -> tuple[Permutation, ...]:
     return tuple(tuple(row.tolist()) for row in rows)
 
 
+def kinds_of_links(
+    table: LinkTable, edge_kind: NDArray[np.integer]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the kind of every link of a `table`, and the first link of each kind.
+
+    Links of a kind cross edges of the same kinds in the same order; `edge_kind` has a number, not
+    negative, for every edge.
+    """
+    names, number = np.unique(edge_kind, return_inverse=True)
+    length = np.diff(table.edge_start)
+    kind = np.zeros(len(table), dtype=np.int64)
+    for place in range(int(length.max(initial=0))):
+        on = np.flatnonzero(length > place)
+        kind *= len(names) + 1
+        kind[on] += 1 + number[table.edge_ids[table.edge_start[on] + place]]
+        kind = _renumbered(kind)
+    first = np.zeros(int(kind.max(initial=-1)) + 1, dtype=np.int64)
+    first[kind[::-1]] = np.arange(len(kind))[::-1]
+    return kind.astype(np.int32), first
+
+
 def _renumbered(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the place of each of some keys, not negative, among those that there are."""
     most = int(keys.max(initial=0)) + 1
@@ -358,18 +379,7 @@ class Group:
 
         With them comes the first link of each kind.
         """
-        table = self.topology.links
-        names, number = np.unique(self.edge_orbit, return_inverse=True)
-        length = np.diff(table.edge_start)
-        kind = np.zeros(len(table), dtype=np.int64)
-        for place in range(int(length.max(initial=0))):
-            on = np.flatnonzero(length > place)
-            kind *= len(names) + 1
-            kind[on] += 1 + number[table.edge_ids[table.edge_start[on] + place]]
-            kind = _renumbered(kind)
-        first = np.zeros(int(kind.max(initial=-1)) + 1, dtype=np.int64)
-        first[kind[::-1]] = np.arange(len(kind))[::-1]
-        return kind.astype(np.int32), first
+        return kinds_of_links(self.topology.links, self.edge_orbit)
 
     @cached_property
     def rank_orbit(self) -> NDArray[np.int32]:

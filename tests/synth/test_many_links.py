@@ -60,6 +60,22 @@ def test_trees_take_links_to_ranks_at_distances_that_are_powers_of_two(
     assert len(engine._links_of(limited)) == len(table)
 
 
+def test_without_symmetry_links_are_alike_that_cost_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "MANY_LINKS", 0)
+    topology = load_topology("dgx-a100", nodes=12)
+    problem = problem_of(topology, "allgather")
+    assert len(problem.group.link_kinds[1]) == len(topology.links)
+    kept = engine._links_of(problem)
+    server = np.array(topology.server_of)
+    src, dst = topology.links.src[kept], topology.links.dst[kept]
+    across = server[src] != server[dst]
+    assert set(((server[dst] - server[src]) % 12)[across].tolist()) == {1, 2, 4, 8, 10, 11}
+    # Of the 7 others of a server those 1, 2, 4, 6 and 7 places on.
+    assert (np.bincount(src[~across]) == 5).all()
+
+
 @for_each("machine", ["dgx-a100", "torus2d:4x4", "leaf-spine:4x4x2", "dragonfly:3x2x2"])
 @for_each("collective", ["allgather", "reducescatter", "allreduce"])
 def test_some_of_many_links_serve_large_chunks_as_well(machine: str, collective: str) -> None:

@@ -52,7 +52,8 @@ from taccl.synth.time_reversal import mirrored, played_backwards
 from taccl.timing.deadline import Deadline
 from taccl.timing.occupancy import free_after
 from taccl.timing.retiming import uses_of
-from taccl.topology.symmetry import make_group
+from taccl.topology.links import MOST_LINKS
+from taccl.topology.symmetry import kinds_of_links, make_group
 from taccl.units import Time
 
 MANY_LINKS = 1_000_000
@@ -120,6 +121,8 @@ def _links_of(problem: Problem) -> NDArray[np.int64]:
     if len(links) <= MANY_LINKS or problem.logical.name is not None:
         return links
     table, (kinds, first) = problem.topology.links, problem.group.link_kinds
+    if len(first) > problem.topology.num_ranks:  # there is hardly a symmetry: by costs
+        kinds, first = kinds_of_links(table, problem.topology.edge_table.cost)
     src, dst = table.src[links], table.dst[links]
     key = src.astype(np.int64) * len(first) + kinds[links]
     every = np.bincount(key)
@@ -167,7 +170,7 @@ def _searched(
             return None
         prices.append(packing.prices)
         proved = packing.bound
-    near = NEAR if len(arcs.problem.topology.links) > MANY_LINKS else 1
+    near = NEAR if len(arcs.problem.topology.links) > MOST_LINKS else 1
     goal = cache(lambda: int(near * max(options.floor, options.fixed_floor(_half(arcs)), proved)))
     prices.append(taught_prices(arcs, field, grow))
     runs = int(min(250 * options.time_limit, 3e6 * options.time_limit / max(1, pairs)))
@@ -323,6 +326,8 @@ def _improved(
     goal = max(options.floor, options.fixed_floor(problem.collective.name))
     if single is None or single.makespan <= NARROW * goal or clock.left <= 1:
         return []
+    if len(problem.topology.links) > MANY_LINKS:
+        return []  # making a model of them takes minutes
     if min(map(_makespan, found)) < single.makespan:
         return []
     orbits = replace(problem, group=make_group(problem.topology, single.generators))
