@@ -25,6 +25,8 @@ MACHINES: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "dgx-a100 x 64": (512, ("alltoall",)),
     "dgx-a100 x 128": (1024, COLLECTIVES),
     "dgx-a100 x 512": (4096, COLLECTIVES),
+    "dgx-h100 x 32": (256, COLLECTIVES),
+    "dgx-h100 x 128": (1024, COLLECTIVES),
     "dgx-h100 x 1024": (8192, COLLECTIVES),
     "dgx-h100 x 2048": (16384, COLLECTIVES),
     "torus3d:8x4x8": (256, COLLECTIVES),
@@ -111,7 +113,7 @@ def growth(kept: Mapping[tuple[str, str], Row]) -> list[str]:
     """Return the lines that say how CPU seconds grow from 256 ranks on."""
     lines = []
     for collective in COLLECTIVES:
-        for family in ("dgx-a100", "torus3d"):
+        for family in ("dgx-a100", "dgx-h100", "torus3d"):
             rows = [
                 (MACHINES[machine][0], row["cpu"])
                 for (machine, of), row in kept.items()
