@@ -65,7 +65,6 @@ MORE = (
     "dgx-h100 allgather --nodes 2 --size 256MB --engine auto --profile measured",
     "leaf-spine alltoall --engine guided --size 1KB",
     "dragonfly allgather --engine guided --size 1KB",
-    "dragonfly alltoall --engine guided --size 16KB",
     "leaf-spine:3x4 allgather --engine guided --size 64KB",
     "dragonfly allreduce --engine guided --size 1KB",
     "mi250 broadcast --size 1GB --engine flow",
