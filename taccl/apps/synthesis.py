@@ -346,6 +346,15 @@ def _completed(request: Request, collective: Collective) -> Request:
         return replace(
             request, chunks=count or request.logical.chunks_per_rank or pieces, target=None
         )
+    if request.target is not None:  # before anything is looked at that takes long
+        runtime = request.target.runtime
+        room = RUNTIMES[runtime].max_nodes - 1  # MAX_NODES of its xml.cc
+        if collective.num_ranks > room:
+            raise InputError(
+                f"{runtime} reads files for {room} ranks at most, got {collective.num_ranks}",
+                field="TOPOLOGY",
+                fix="use --runtime none for the schedule alone, or fewer --nodes",
+            )
     if request.measured:
         target = None if request.target is None else replace(request.target, measured=True)
         known = target.protocols(collective.name, request.logical.topology) if target else ()
@@ -355,13 +364,6 @@ def _completed(request: Request, collective: Collective) -> Request:
     if target is None:
         return request
     target.size_range(request.size)  # an empty one is told before the search
-    room = RUNTIMES[target.runtime].max_nodes - 1  # MAX_NODES of its xml.cc
-    if collective.num_ranks > room:
-        raise InputError(
-            f"{target.runtime} reads files for {room} ranks at most, got {collective.num_ranks}",
-            field="TOPOLOGY",
-            fix="use --runtime none for the schedule alone, or fewer --nodes",
-        )
     if serves(target.runtime, collective):
         return request
     request.report(f"{target.runtime} has no XML for {collective.name}: schedule only")
