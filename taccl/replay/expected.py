@@ -65,10 +65,21 @@ def expected_time(
     if topology.num_ranks > MANY_RANKS or collective.is_timed or len(schedule.fans):
         return schedule.makespan
     if not model.measured:
+        protocols = tuple(protocols)
         message = max(model.of_protocol(protocol)[0] for protocol in protocols)
         iterations = -(-schedule.chunk_size // ((instances or 1) * message))
         if iterations <= 1:
-            return schedule.makespan
+            share = schedule.chunk_size / (instances or 1)
+            joined = max(model.joined(name, collective.name, share) for name in protocols)
+            decisions = schedule.decisions()
+            if np.bincount(decisions.batch).max(initial=0) <= joined:
+                return schedule.makespan
+            cut = replace(decisions, batch=split_batches(decisions, joined))
+            try:
+                made = retime(collective, schedule.group, schedule.chunk_size, cut)
+            except ValueError:
+                return schedule.makespan
+            return made.makespan
         first = retime(
             collective, schedule.group, schedule.chunk_size / iterations, schedule.decisions()
         )

@@ -7,6 +7,8 @@ import pytest
 
 from taccl.model.problem import Problem
 from taccl.model.schedule import Schedule
+from taccl.replay.cost import model_of
+from taccl.replay.expected import expected_time
 from taccl.synth.templates.classical import CLASSICAL, grid_schedules
 from taccl.topology.file import load_topology
 from taccl.topology.graph import Topology, whole
@@ -112,7 +114,7 @@ def test_an_alltoall_crosses_from_one_rank_to_each_other_leaf() -> None:
     # then from the other (3 + 4/2, then 3 + 4), and who got it hands on two (1 + 2).
     problem = problem_of(load_topology("leaf-spine:3x2@1us/MB,1us"), "alltoall", 1, 10**6)
     formula = (1 + 3) + (3 + 2) + (3 + 4) + (1 + 2)
-    assert found_of(problem, "gateways")[0].makespan == formula * 10**6
+    assert found_of(problem, "gates")[0].makespan == formula * 10**6
     assert found_of(problem, "mixed-radix")[0].makespan > formula * 10**6
 
 
@@ -120,14 +122,14 @@ def test_servers_in_a_row_have_no_gates_to_each_other_one() -> None:
     ends = ((0, 1), (2, 3), (4, 5), (1, 2), (3, 4))
     hops = [hop for a, b in ends for hop in both_ways(a, b, 10, Fraction(1))]
     row = build("row", 6, hops, server_of=(0, 0, 1, 1, 2, 2))
-    assert not found_of(problem_of(row, "alltoall"), "gateways")
+    assert not found_of(problem_of(row, "alltoall"), "gates")
 
 
 def test_an_alltoall_of_a_dragonfly_crosses_where_cables_are() -> None:
     # Two groups of two routers of two ranks, a cable from the first router of each to the other's.
     fabric = load_topology("dragonfly:5x4x2@50GB/s,0.7us")
     problem = problem_of(fabric, "alltoall", 1, 400)
-    gates, others = (found_of(problem, kind)[0] for kind in ("gateways", "mixed-radix"))
+    gates, others = (found_of(problem, kind)[0] for kind in ("gates", "mixed-radix"))
     assert gates.makespan < 0.75 * others.makespan
     links = fabric.links
     groups = {
@@ -140,8 +142,9 @@ def test_an_alltoall_of_a_dragonfly_crosses_where_cables_are() -> None:
 
 @for_each("fabric", ["dragonfly:3x4x1", "dragonfly:4x3x2", "dragonfly:5x4x2"])
 def test_gateways_serve_what_a_gather_serves(fabric: str) -> None:
-    for collective in ("allgather", "reducescatter", "allreduce", "alltoall"):
+    for collective in ("allgather", "reducescatter", "allreduce"):
         assert found_of(problem_of(load_topology(fabric), collective, 2), "gateways")
+    assert found_of(problem_of(load_topology(fabric), "alltoall", 2), "gates")
     assert not found_of(problem_of(load_topology(fabric), "broadcast"), "gateways")
     assert not found_of(problem_of(load_topology("leaf-spine:3x2"), "allgather"), "gateways")
 
@@ -170,6 +173,23 @@ def test_the_first_program_of_a_kind_is_nearly_the_best(machine: str, kind: str)
         problem = problem_of(load_topology(f"{machine}@50GB/s,0.7us"), collective, 1, size)
         first, *_ = grid_schedules(problem, kind, silent, lambda: True)
         assert first.makespan <= 1.1 * found_of(problem, kind)[0].makespan
+
+
+def test_messages_of_more_chunks_than_a_step_has_are_expected_to_cross_in_parts() -> None:
+    # Of 128 chunks, in parts of 71: two more messages of 0.7 us in a leaf and two of 2.1 across.
+    problem = problem_of(load_topology("leaf-spine"), "alltoall", 1, 32)
+    model = model_of("portable")
+    for kind, more in (("mixed-radix", 2 * 700_000 + 2 * 2_100_000), ("gates", 0)):
+        schedule = found_of(problem, kind)[0]
+        expected = expected_time(schedule, model, ("Simple",), 64, 1)
+        assert expected == schedule.makespan + more
+
+
+@for_each("machine", ["leaf-spine:4x4x2", "fat-tree:4", "leaf-spine:4x8x2"])
+def test_the_first_alltoall_that_is_timed_is_the_best_for_small_buffers(machine: str) -> None:
+    problem = problem_of(load_topology(f"{machine}@50GB/s,0.7us"), "alltoall", 1, 32)
+    first, *_ = grid_schedules(problem, "mixed-radix", silent, lambda: True)
+    assert first.makespan == found_of(problem, "mixed-radix")[0].makespan
 
 
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter"])

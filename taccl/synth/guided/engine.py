@@ -281,7 +281,7 @@ def guided(problem: Problem, options: Options) -> Result:
         found += batched
         if batched and options.score is not None and not options.deterministic:
             # So that it counts if time is up before the end.
-            options.score(min(found, key=_makespan))
+            options.score(min(found, key=options.expects))
     few = problem.collective.num_chunks * problem.topology.num_ranks <= MOST_ROWS
     cut = options.batch and few and _coarser(problem)
     kept = CUTTING * options.time_limit if cut else 0.0
@@ -387,7 +387,7 @@ def _chosen(found: Sequence[Schedule], options: Options, clock: Deadline) -> Sch
     much longer than another is scored only where none of the others can be: they may need more
     threadblocks or steps than there are.
     """
-    by_time = sorted(found, key=_makespan)
+    by_time = sorted(found, key=options.expects if options.score else _makespan)
     if options.score is None or len(by_time) == 1:
         return by_time[0]
     known: list[tuple[Time, Schedule]] = []

@@ -102,6 +102,7 @@ from taccl.synth.templates.grid_programs import (
     butterflies,
     cube_gathers,
     doubling_by_parts,
+    gate_alltoalls,
     gateway_gathers,
     halving_doubling,
     hierarchical,
@@ -232,9 +233,10 @@ CLASSICAL: Mapping[str, Template] = MappingProxyType({
 
 KINDS: Mapping[str, Template] = MappingProxyType({
     "cubes": Template(cube_gathers, packed=GATHER_FAMILY),
-    "gateways": Template(gateway_gathers, packed=(*GATHER_FAMILY, "alltoall")),
+    "gateways": Template(gateway_gathers, packed=GATHER_FAMILY),
     "pipelined": Template(made(pipelined_gathers), packed=GATHER_FAMILY),
     "leaders": Template(made(leader_gathers), packed=GATHER_FAMILY, cut=True),
+    "gates": Template(gate_alltoalls, packed=("alltoall",)),
     "mixed-radix": Template(made(small_gathers), packed=(*GATHER_FAMILY, "alltoall")),
     "butterflies": Template(butterflies, ("allreduce",), most=MOST_ROWS),
 })  # fmt: skip

@@ -755,12 +755,9 @@ def gateway_gathers(problem: Problem) -> Iterator[Iterator[Step]]:
     dragonfly. Of what a server has, each of its gates to another one takes an equal share, or the
     first takes all, where they share the cable. Inside, ranks meet along the lowest digit of their
     places first: the ranks of a router. These take the other digits in turn, each beginning with
-    another one, as they share the router's cables. An AlltoAll gathers at one gate to each other
-    server what is for that, in any servers. Ranks pack what they send.
+    another one, as they share the router's cables. Ranks pack what they send.
     """
     grid, by_server = server_grid(problem), ranks_by_server(problem) or []
-    if grid is not None and problem.collective.name == "alltoall":
-        yield from _alltoalls_by_gates(problem, by_server)
     if grid is None or problem.collective.name not in GATHER_FAMILY:
         return
     (_, inside, _), links, own = grid, best_links(problem), dict(enumerate(blocks(problem)))
@@ -790,18 +787,19 @@ def gateway_gathers(problem: Problem) -> Iterator[Iterator[Step]]:
             yield iter(steps)
 
 
-def _alltoalls_by_gates(
-    problem: Problem, by_server: Sequence[tuple[Rank, ...]]
-) -> Iterator[Iterator[Step]]:
-    """Yield AlltoAlls in which what is for another server is gathered at one gate to it.
+def gate_alltoalls(problem: Problem) -> Iterator[Iterator[Step]]:
+    """AlltoAll for small buffers: what is for another server is gathered at one gate to it.
 
     Gates to different servers are different ranks as far as there are, and servers take turns: each
     crosses first to the next one. What crossed is scattered from the gate, along the same digits.
+    Ranks pack what they send.
     """
-    ranks, links, count = problem.topology.num_ranks, best_links(problem), len(by_server)
-    hops = ranks.bit_length() * problem.collective.num_chunks
-    if ranks > MOST_RANKS or hops > MOST_SENDS:
+    by_server, ranks = ranks_by_server(problem) or [], problem.topology.num_ranks
+    if problem.collective.name != "alltoall" or server_grid(problem) is None:
         return
+    if ranks > MOST_RANKS or ranks.bit_length() * problem.collective.num_chunks > MOST_SENDS:
+        return
+    links, count = best_links(problem), len(by_server)
     place = {rank: at for server in by_server for at, rank in enumerate(server)}
     home = {rank: number for number, server in enumerate(by_server) for rank in server}
     gates: dict[tuple[int, int], tuple[Rank, Rank]] = {}
@@ -977,6 +975,9 @@ MOST_CLASSES = 8
 MOST_SENDS = 150_000
 """About how many chunks are sent in a way that is tried: timing three of them takes a second."""
 
+MOST_CLOCKED = 40
+"""Ranks up to which a clock tells which AlltoAlls are timed exactly: of more, it takes seconds."""
+
 MOST_RANKS = 112
 """A message may have chunks for half of them, each copied alone: a threadblock has 64 steps."""
 
@@ -1025,7 +1026,20 @@ def small_gathers(problem: Problem) -> Iterator[GridProgram]:
                     alone = [Turn("exchange", digit, (0,)) for digit in digits]
                     turns = (*folds, *direct, *alone, *spreads)
                     programs.append(GridProgram(order, turns, classes, split=bool(direct)))
-    yield from programs if personal else sorted(programs, key=program_clock(problem))[:BEST]
+    if personal and ranks <= MOST_CLOCKED:
+        yield from _soonest(problem, programs)
+    else:
+        yield from programs if personal else sorted(programs, key=program_clock(problem))[:BEST]
+
+
+def _soonest(problem: Problem, programs: Sequence[GridProgram]) -> list[GridProgram]:
+    """Return the programs of an AlltoAll that end first by a clock for the ports of all ranks."""
+    links, ends = best_links(problem), list[tuple[Time, int]]()
+    for number, program in enumerate(programs):
+        steps = steps_of(problem, program)
+        if linked(links, steps):
+            ends.append((arrival_of(problem, steps), number))
+    return [programs[number] for _, number in sorted(ends)[:BEST]]
 
 
 def written(places: int, weight: int = 1) -> Iterator[tuple[Digit, ...]]:
