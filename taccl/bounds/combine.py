@@ -184,9 +184,10 @@ def fixed_bounds(
     """Return the best bound of each kind for this chunk count with one chunk per message.
 
     Messages are from rank to rank, whatever switches can do: what flows through fans together has
-    no messages of single chunks. `logical` is the network, as the sketch restricts it; `collective`
-    is what is done, with its chunk count; `chunk_size` is the bytes of a chunk, exact. Errors are
-    those of :func:`any_curves`.
+    no messages of single chunks. Of so many links that each edge is looked at alone these are the
+    bounds for every chunk count, which hold for this one, too. `logical` is the network, as the
+    sketch restricts it; `collective` is what is done, with its chunk count; `chunk_size` is the
+    bytes of a chunk, exact. Errors are those of :func:`any_curves`.
     """
     if has_many_links(logical):
         size = int(chunk_size * collective.chunks_in_size)

@@ -375,9 +375,9 @@ class Group:
 
     @cached_property
     def link_kinds(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The kind of every link, of which all cross edges of the same orbits in the same order.
+        """The kind of every link (int32), and the first link of each kind (int64).
 
-        With them comes the first link of each kind.
+        Links of a kind cross edges of the same orbits in the same order.
         """
         return kinds_of_links(self.topology.links, self.edge_orbit)
 
