@@ -36,7 +36,15 @@ from taccl.errors import InputError, LoweringError, ScheduleError
 from taccl.lowering.blocks import stretches_of, ways_needed
 from taccl.lowering.dependencies import ORDERS
 from taccl.lowering.draft import Draft
-from taccl.lowering.lower import Lowered, LowerOptions, TooManyError, draft_of, finish, modes_served
+from taccl.lowering.lower import (
+    Lowered,
+    LowerOptions,
+    TooManyError,
+    draft_of,
+    finish,
+    modes_served,
+    sums_aside,
+)
 from taccl.model.problem import problem_of
 from taccl.model.schedule import Schedule
 from taccl.msccl.interpret import judge, order_findings
@@ -92,6 +100,9 @@ LOST = 1.5
 
 ALL_PAIRS = 2
 """Messages of a series that go through a link where all ranks send to all, once for each phase."""
+
+SHARED = 8
+"""Times the messages of a series on a link, at least, as many as the busiest carries."""
 
 JOINED = 2
 """Times the threadblocks that send, where those that receive do, too."""
@@ -171,7 +182,7 @@ class Target:
     def protocols(self, collective: str, topology: Topology) -> tuple[str, ...]:
         """Return the protocols to choose from, the likely one first.
 
-        Raises InputError when the one that is asked for hangs.
+        Raises InputError when the one that is asked for hangs, or has no measured costs.
         """
         hangs = topology.num_servers > 1 and hangs_between_servers(collective, "Simple")
         if hangs and self.protocol == "Simple":
@@ -179,11 +190,22 @@ class Target:
                 f"a {collective} between servers hangs with Simple: {WHY}", field="--protocol",
                 fix="leave --protocol out, or use LL128 or LL",
             )  # fmt: skip
+        costs = topology.measured.protocols if topology.measured and self.measured else None
+        if costs is not None and self.protocol not in ("auto", *costs):
+            raise InputError(
+                f"{topology.name} has no measured costs of {self.protocol}", field="--protocol",
+                fix=f"use {' or '.join(costs)}, or --profile alpha-beta",
+            )  # fmt: skip
         if self.protocol != "auto":
             return (self.protocol,)
-        if topology.measured is not None and self.measured:
-            known = ("Simple", *BETWEEN_SERVERS)[hangs:]
-            return tuple(name for name in known if name in topology.measured.protocols)
+        if costs is not None:
+            known = tuple(name for name in ("Simple", *BETWEEN_SERVERS)[hangs:] if name in costs)
+            if not known:
+                raise InputError(
+                    f"{topology.name} has measured costs of Simple alone, with which a {collective}"
+                    f" between servers hangs: {WHY}", field="--profile", fix="use alpha-beta",
+                )  # fmt: skip
+            return known
         return BETWEEN_SERVERS if hangs else ("Simple",)
 
     def divisor(self, chunks: int) -> int:
@@ -293,6 +315,7 @@ class Lowering:
     fused: bool = False
     spread: bool = False
     joined: bool = False
+    aside: bool = False
     first: tuple[Program, Time] | None = None
     blocks: int = 1
     drafts: dict[bool, Draft] = field(default_factory=dict)
@@ -471,7 +494,10 @@ class Lowering:
         time = None if program is None else self.replay(program)
         if program is None or time is None:
             return None
-        task = replace(self, made=None, fused=kind.fused, joined=kind.joined, first=(program, time))
+        task = replace(
+            self, made=None, fused=kind.fused, joined=kind.joined, aside=kind.sums == "aside",
+            first=(program, time),
+        )  # fmt: skip
         if self.enough is not None and time > self.enough:
             task = replace(self, made=(program, time))
         price = time * (1 + WORTH_DOUBLING * (self.target.copies.bit_length() - 1))
@@ -519,22 +545,29 @@ class Lowering:
         if timing.least(self.size, JOINED) >= timing.least(self.size):
             return first
         draft = draft_of(self.schedule, task.options_for(task.target.protocol), self.drafts)
-        lanes = set(zip(draft.lanes, draft.series, strict=True))
-        ends = Counter(end for lane, _ in lanes for end in (lane.src, ~lane.dst))
-        most = task.target.max_threadblocks // max(ends.values(), default=1)
+        loads = Counter(zip(draft.lanes, draft.series, strict=True))
+        busiest = max(loads.values(), default=0)
+        # What little crosses between rings shares a threadblock.
+        own = {(lane, one * (SHARED * load > busiest)) for (lane, one), load in loads.items()}
+        ends = Counter(end for lane, _ in own for end in (lane.src, ~lane.dst))
         elements = self.size // task.target.divisor(self.schedule.collective.chunks_in_size)
-        best, kind = first, first.kind._replace(joined=True)
-        tried = dict.fromkeys((copies_near(most, elements), *reversed(counts)))
-        for copies in [n for n in tried if 0 < n <= most][:SPREAD]:
-            if self.over():
-                break
-            wanted = replace(
-                task, target=replace(task.target, instances=copies), spread=True, made=None
-            )
-            made = wanted.tried(kind)
-            program, _ = (made and made.task.first) or (None, 0)
-            if made and program and made.price < best.price and _is_safe(wanted, program):
-                best = made
+        best, joined = first, first.kind._replace(joined=True)
+        aside = sums_aside(draft)
+        # Where they are cut in two, each would idle while the other works.
+        cut = aside and 2 * busiest < self.limits.max_steps < 3 * busiest
+        for kind, extra in ((joined._replace(sums="aside"), aside), (joined, 0))[not cut :]:
+            most = task.target.max_threadblocks // (max(ends.values(), default=1) + extra)
+            tried = dict.fromkeys((copies_near(most, elements), *reversed(counts)))
+            for copies in [n for n in tried if 0 < n <= most][:SPREAD]:
+                if self.over() or best.task.aside:
+                    break
+                wanted = replace(
+                    task, target=replace(task.target, instances=copies), spread=True, made=None
+                )
+                made = wanted.tried(kind)
+                program, _ = (made and made.task.first) or (None, 0)
+                if made and program and made.price < best.price and _is_safe(wanted, program):
+                    best = made
         return best
 
     def _ways(self, kind: _Kind, base: Program, begun: int, counts: Sequence[int]) -> list[_Way]:
@@ -721,7 +754,10 @@ def best_variant(task: Lowering) -> Variant | None:
     Raises InputError when the protocol that is asked for hangs; LoweringError when no program keeps
     the limits: that of the first one that was tried.
     """
-    options = replace(task.options_for(task.protocols[0]), spread=task.spread, joined=task.joined)
+    options = replace(
+        task.options_for(task.protocols[0]), spread=task.spread, joined=task.joined,
+        sums="aside" if task.aside else "apart",
+    )  # fmt: skip
     draft = draft_of(task.schedule, options, task.drafts)
     slots = task.limits.fifo_slots[options.protocol]
     # One connection is enough where no link has more messages under way than it holds.
@@ -844,8 +880,10 @@ def _has_rings(task: Lowering) -> bool:
     except LoweringError:
         return False
     passes = Counter(zip(draft.lanes, draft.series, strict=True))
-    times = set(passes.values())
-    return len(passes) > len(set(draft.lanes)) and len(times) == 1 and min(times) > ALL_PAIRS
+    busiest = max(passes.values(), default=0)
+    several = {lane: times for lane, times in passes.items() if SHARED * times > busiest}
+    lanes = {lane for lane, _ in several}
+    return len(several) > len(lanes) and {busiest} == set(several.values()) and busiest > ALL_PAIRS
 
 
 def _is_safe(task: Lowering, program: Program) -> bool:

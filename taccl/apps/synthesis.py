@@ -66,6 +66,7 @@ from taccl.synth.search import (
 )
 from taccl.synth.steps_rounds import chunks_per_rank
 from taccl.synth.templates.classical import CLASSICAL, first_way
+from taccl.synth.templates.rings import rings_at_once
 from taccl.timing.deadline import Deadline, Either, TimeUp, forget, kept
 from taccl.timing.jit import seldom_collected
 from taccl.topology.graph import LogicalTopology, whole
@@ -142,13 +143,14 @@ PART_ACROSS = 15_000
 """Bytes of such a chunk, at least."""
 
 SEVERAL_RINGS: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = MappingProxyType({
-    "allgather": (("ring", (8, 4, 3)), ("ring", (8,))),
-    "reducescatter": (("ring", (8, 4, 3)), ("ring", (8,))),
+    "allgather": (("ring", (4, 3)), ("ring", (16, 8))),
+    "reducescatter": (("ring", (4, 3)), ("ring", (16, 8))),
     "allreduce": (("ring", (4, 3)), ("hierarchical", (2,))),
 })  # fmt: skip
 """What takes several rings where they pay, and chunks of a rank: on one server, and on more.
 
-Rings take equal shares of the chunks, through all ranks or (hierarchical) through a server's.
+Rings take equal shares of the chunks, through all ranks or (hierarchical) through a server's. Where
+these are in servers, first there are as many as their lanes let be at once.
 """
 
 RING_MESSAGES = 800
@@ -532,9 +534,14 @@ def _own_counts(
         name, rings = SEVERAL_RINGS.get(collective.name, (("", ()),) * 2)[across]
         most = request.size // (RING_PIECE * parts)
         messages = (collective.num_ranks - 1) * parts * (1 + collective.reduces)
-        if name == "ring":
-            most = min(most, int(RING_MESSAGES * request.time_limit) // messages)
-        rings = tuple(count for count in rings if count <= most)
+        most = min(most, int(RING_MESSAGES * request.time_limit) // messages)
+        if name and most > 1 and not (name == "ring" and across):
+            # What rails sum goes round rings with the chunks of as many ranks.
+            servers = topology.num_servers
+            shared = servers if name == "hierarchical" and not servers & (servers - 1) else 1
+            at_once = rings_at_once(topology)
+            rings = (at_once // math.gcd(at_once, shared), *rings)
+        rings = tuple(dict.fromkeys(count for count in rings if 1 < count <= most))
         return {name: rings} if rings else {}
     if not across or collective.num_ranks > MAX_RANKS:
         return {}

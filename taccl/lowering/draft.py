@@ -39,12 +39,13 @@ are copied, a run at a time, so they travel in the order with the fewest runs at
 """
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -496,9 +497,19 @@ class Draft:
 
     @property
     def series(self) -> list[int]:
-        """Which of its source's chunks each message carries first; one of several rings has one."""
+        """Which of its source's chunks each message carries first; one of several rings has one.
+
+        Where rings are within servers, one of them may have the chunks of as many ranks as there
+        are servers. It is what makes the busiest link carry least of one series, by what is usual.
+        """
         chunks = self.schedule.collective.chunks_per_rank
-        return [message.chunks[0] % chunks for message in self.messages]
+        periods = (chunks, chunks * self.schedule.topology.num_servers)
+        found = []
+        for period in dict.fromkeys(periods):
+            series = [message.chunks[0] % period for message in self.messages]
+            loads = Counter(zip(self.lanes, series, strict=True))
+            found.append((max(loads.values(), default=0) / median(loads.values() or (1,)), series))
+        return min(found, key=lambda one: one[0])[1]
 
 
 def with_copies_after(draft: Draft, sends: Collection[int]) -> Draft:

@@ -36,6 +36,7 @@ from taccl.collectives import COLLECTIVES, Collective
 from taccl.collectives.chunks import places_in
 from taccl.errors import LoweringError
 from taccl.lowering.blocks import (
+    MOST_SUMS,
     Block,
     Clocks,
     Cuts,
@@ -66,7 +67,7 @@ from taccl.msccl.program import (
     StepRef,
     Threadblock,
 )
-from taccl.msccl.runtimes import RUNTIMES
+from taccl.msccl.runtimes import FIFO_SLOTS, RUNTIMES
 from taccl.units import Time
 
 FORWARDED: Mapping[Op, tuple[Op, Op]] = {
@@ -77,6 +78,9 @@ FORWARDED: Mapping[Op, tuple[Op, Op]] = {
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+
+FEWEST_SLOTS = min(FIFO_SLOTS.values())
+"""Messages that a connection holds in every protocol."""
 
 Access = tuple[int, bool, bool]
 """Position of a move, and whether it reads and writes."""
@@ -162,7 +166,7 @@ def sum_where_received(draft: Draft) -> Draft:
     """Return the draft with own values added to what is received, where that is only passed on.
 
     Else they are copied to where the sum is kept, and what is received is added there: a step more.
-    What is kept in the output, where it takes no scratch, or read in other pieces stays as it is.
+    What stays in the output, or is read in other pieces, is left as it is.
     """
     moves: list[Move | None] = list(draft.moves)
     accesses = _Accesses(draft)
@@ -212,15 +216,18 @@ def sum_at_once(draft: Draft) -> Draft:
 
 
 def _passed_on(draft: Draft, accesses: _Accesses, added: int) -> list[int] | None:
-    """Return the positions of what sends a sum as a whole, or adds to it; None: it is kept."""
+    """Return the positions of what sends a sum as a whole, or adds to it; None: it is kept.
+
+    In the output it is not if something else is written there later.
+    """
     sum_ = draft.moves[added]
-    if sum_.dst is None or sum_.dst.buffer is not Buffer.SCRATCH:
+    if sum_.dst is None:
         return None
-    series = [
-        [place for place, *_ in takewhile(lambda access: access[1], part)]
-        for part in accesses.target(added, since=added)
-    ]
+    later = list(accesses.target(added, since=added))
+    series = [[place for place, *_ in takewhile(lambda access: access[1], part)] for part in later]
     if any(one != series[0] for one in series):
+        return None
+    if sum_.dst.buffer is not Buffer.SCRATCH and any(len(part) == len(series[0]) for part in later):
         return None
     for place in series[0]:
         move = draft.moves[place]
@@ -293,17 +300,27 @@ def fuse_sends(
     return replace(draft, moves=kept), joins
 
 
-def send_soon(draft: Draft, connection: Mapping[int, int], joins: Collection[End]) -> list[int]:
-    """Return the positions of the moves in an order in which ends of ``joins`` send early.
+def send_soon(draft: Draft, connection: Mapping[int, int], joins: Mapping[End, End]) -> list[int]:
+    """Return the positions of the moves in an order in which ends that share ``joins`` send early.
 
     What a rank has received leaves as soon as it is there, the first of its own at once, and what a
     connection sends stays in order. A threadblock that receives, too, would else wait for what
-    comes later, with what it has in its hands. ``connection`` has the number of each message's
-    connection among those of the pair.
+    comes later, with what it has in its hands. Where its peers are one, it sends no more than any
+    queue holds ahead of what it receives: they would wait for each other. ``joins`` has receiving
+    ends and the sending ones that share their threadblocks, and ``connection`` the number of each
+    message's connection among those of the pair.
     """
     parts = find_parts(draft.moves, draft.modes)
     writer: dict[int, int] = {}
     last: dict[End, int] = {}
+    sent: Counter[End] = Counter()
+    answers: dict[End, list[int]] = {end: [] for end in joins.values()}
+    for place, move in enumerate(draft.moves):
+        if move.received is not None:
+            lane = draft.lanes[move.received]
+            out = joins.get((move.rank, lane, connection[move.received], False))
+            if out is not None and out[1].dst == lane.src:
+                answers[out].append(place)
     keys = [(place, 0) for place in range(len(draft.moves))]
     for place, move in enumerate(draft.moves):
         before = draft.moves[place - 1] if place else move
@@ -311,16 +328,21 @@ def send_soon(draft: Draft, connection: Mapping[int, int], joins: Collection[End
         if same and move.op is Op.COPY and before.op is Op.SEND:
             keys[place] = keys[place - 1]  # it tells when the send is over
             continue
+        if move.op in WRITES_TARGET:
+            writer |= {part: place for _, target in parts.of(place) for part in target}
         if move.sent is None:
-            if move.op in WRITES_TARGET:
-                writer |= {part: place for _, target in parts.of(place) for part in target}
             continue
         end = (move.rank, draft.lanes[move.sent], connection[move.sent], True)
-        if end in joins:
+        if move.received is not None:
+            last[end] = place  # a fused step stays where its receive is
+        elif end in answers:
             read = (part for source, _ in parts.of(place) for part in source)
             own = place if end in last else -1
-            last[end] = max(last.get(end, -1), *(writer.get(part, own) for part in read))
+            last[end] = max([last.get(end, -1), *(writer.get(part, own) for part in read)])
+            if FEWEST_SLOTS <= sent[end] < FEWEST_SLOTS + len(answers[end]):
+                last[end] = max(last[end], min(place, answers[end][sent[end] - FEWEST_SLOTS]))
             keys[place] = last[end], 1
+        sent[end] += 1
     return sorted(range(len(keys)), key=lambda place: keys[place])
 
 
@@ -443,7 +465,8 @@ class LowerOptions:
     `joined`: threadblocks that receive also send, what they receive or to the same peer: half as
     many, each busy with one. They may wait for one another in a ring, which the judge sees.
     `sums`: which threadblocks add, one of ``SUMS``. One that adds all that is added to a place
-    waits for all that is received at once, where several wait for one another.
+    waits for all that is received at once, where several wait for one another; aside they are
+    others than those that receive, which may have too many steps.
     `held`: numbers of messages that are held back, and the times of the schedule after which they
     are to start.
     `spread`: threadblocks that would be left over serve more connections of the busiest links.
@@ -586,6 +609,7 @@ def _fit_blocks(
     series = draft.series
     if options.spread:
         room = options.max_threadblocks // options.instances
+        room -= sums_aside(draft) if options.sums == "aside" else 0
         own = series if options.joined else None
         more = ways_by_load(draft.messages, lanes, room, own)
         if not more and not options.joined:
@@ -601,7 +625,7 @@ def _fit_blocks(
         order: Sequence[int] = range(len(made.moves))
         if options.joined:
             joins = join_ends(made.moves, draft.messages, lanes, connection, topology, joins)
-            order = send_soon(made, connection, set(joins.values()))
+            order = send_soon(made, connection, joins)
             made = replace(made, moves=[made.moves[place] for place in order])
         moves = sums_by(options.sums, made.moves, lanes, connection)
         blocks = assign_blocks(moves, lanes, topology, connection, joins, options.instances)
@@ -629,6 +653,12 @@ def _fit_blocks(
                     f" {options.max_steps} steps a threadblock may have",
                     fix="lower --chunks, or synthesize with --batch none",
                 )
+
+
+def sums_aside(draft: Draft) -> int:
+    """Return how many threadblocks of a rank only add, if the sums of ``draft`` are aside."""
+    sums = Counter(move.rank for move in draft.moves if move.op is Op.REDUCE)
+    return -(-max(sums.values(), default=0) // MOST_SUMS)
 
 
 def _senders(

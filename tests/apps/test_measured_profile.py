@@ -207,11 +207,14 @@ def test_several_rings_come_first_where_each_has_wires_of_its_own(
 
     monkeypatch.setattr(synthesis, "portfolio", caught)
     rings = [
-        ("{'ring': \\(4, 3\\)}", "mi250", "allreduce", 1, 64, 20, True),
-        ("{'ring': \\(8, 4, 3\\)}", "mi250", "allgather", 1, 64, 20, True),
+        # Six lanes of its wires leave two of its ranks.
+        ("{'ring': \\(6, 4, 3\\)}", "mi250", "allreduce", 1, 64, 20, True),
+        ("{'ring': \\(6, 4, 3\\)}", "mi250", "allgather", 1, 64, 20, True),
         ("{'ring': \\(4, 3\\)}", "mi250", "allgather", 1, 20, 20, True),
         ("{'ring': \\(8,\\)}", "mi250", "allgather", 2, 64, 10, True),
         ("{'ring': \\(8,\\)}", "mi250", "reducescatter", 2, 64, 20, True),
+        ("{'ring': \\(16, 8\\)}", "mi250", "allgather", 2, 1000, 20, True),
+        ("{'hierarchical': \\(3, 2\\)}", "mi250", "allreduce", 2, 64, 10, True),
         ("{'hierarchical': \\(2,\\)}", "mi250", "allreduce", 2, 64, 5, True),
     ]
     others = [

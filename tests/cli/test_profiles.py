@@ -20,6 +20,21 @@ def test_machines_without_measured_costs_are_refused(run: Run, tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
+def test_protocols_without_measured_costs_are_refused(run: Run, tmp_path: Path) -> None:
+    xml = str(tmp_path / "none.xml")
+    found = run("synthesize", "mi250", "reduce", "--nodes", "2", "--protocol", "LL128", "-o", xml)
+    one_error(
+        found, "--protocol", "mi250 has no measured costs of LL128", "use LL or Simple, or --profile"
+    )
+    # Of Simple alone there is nothing for what hangs with it between servers.
+    with_ll = Path(shipped_file("mi250", "topologies", "topology")).read_text("utf-8")
+    own = tmp_path / "simple.yaml"
+    own.write_text(re.sub(r" +LL: .*\n", "", with_ll), "utf-8")
+    found = run("synthesize", str(own), "broadcast", "--nodes", "2", "-o", xml)
+    one_error(found, "--profile", "measured costs of Simple alone", "use alpha-beta")
+    assert not Path(xml).exists()
+
+
 def test_synthesize_says_which_profile_its_times_are_of(run: Run, tmp_path: Path) -> None:
     asked = ("synthesize", "dgx-h100", "allgather", "--size", "64KB", "--engine", "all-pairs")
     xml = str(tmp_path / "all-pairs.xml")

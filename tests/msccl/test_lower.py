@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from taccl.collectives import COLLECTIVES, build_collective
 from taccl.errors import LoweringError
+from taccl.lowering import lower as lowering
 from taccl.lowering.blocks import (
     SUMS,
     Block,
@@ -38,7 +39,7 @@ from taccl.lowering.lower import (
 from taccl.model.problem import Options, problem_of
 from taccl.model.schedule import Decisions, Schedule, retime
 from taccl.msccl.interpret import find_root, judge
-from taccl.msccl.program import Buffer, Op, Program, Slot, StepRef
+from taccl.msccl.program import RECEIVES, SENDS, Buffer, Op, Program, Slot, StepRef
 from taccl.msccl.run import deadlock
 from taccl.msccl.xml import read_xml, write_xml
 from taccl.replay.cost import model_of
@@ -630,6 +631,55 @@ def test_joined_threadblocks_keep_the_limit_and_compute_the_same() -> None:
         for program in programs for _, block in program.blocks()
     ]  # fmt: skip
     assert sum(both) > len(both) // 2
+
+
+def test_joined_threadblocks_compute_the_same_with_fused_steps() -> None:
+    met = 0
+    for seed in range(60):
+        name = ("allgather", "reducescatter", "allreduce")[seed % 3]
+        program = joined_or_none(
+            random_schedule(3_000_000 + seed, name), fused=RECEIVES - {Op.RECV}, spread=seed % 2 > 0
+        )
+        if program is not None:
+            steps = [step.op for _, block in program.blocks() for step in block.steps]
+            met += any(op in RECEIVES and op in SENDS for op in steps)
+            assert {finding.rule for finding in judge(program, "msccl", None)} <= {"deadlock"}
+    assert met > 20
+
+
+def test_ends_with_one_peer_that_share_a_threadblock_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rules(seed: int, name: str) -> set[str]:
+        program = joined_or_none(random_schedule(4_000_000 + seed, name))
+        assert program is not None
+        return {finding.rule for finding in judge(program, "portable", None)}
+
+    cases = [(86, "alltoall"), (203, "allreduce"), (680, "reducescatter"), (802, "allgather")]
+    assert [rules(*case) for case in cases] == [set()] * 4
+    # All that is there before anything else is received: their queues are full, and neither reads.
+    monkeypatch.setattr(lowering, "FEWEST_SLOTS", 1 << 30)
+    assert [rules(*case) for case in cases] == [{"deadlock"}] * 4
+
+
+def test_sums_aside_spare_a_step_for_each_message() -> None:
+    schedule = ring_schedule("allreduce", 8)
+    made = {
+        sums: make(schedule, joined=True, order="free", sums=sums, max_threadblocks=16)
+        for sums in ("apart", "aside")
+    }
+    assert {sums: program.num_threadblocks for sums, program in made.items()} == {
+        "apart": 1, "aside": 2,
+    }  # fmt: skip
+    # Seven times received, added and sent, seven times received and sent; one own value is copied
+    # to where its sum stays.
+    assert {sums: program.num_steps for sums, program in made.items()} == {
+        "apart": 1 + 7 * 3 + 7 * 2, "aside": 1 + 7 * 2 + 7 * 2,
+    }  # fmt: skip
+    for _, block in made["aside"].blocks():
+        adds = {step.op for step in block.steps}
+        assert adds == {Op.REDUCE} or Op.REDUCE not in adds
+    assert not any(judge(program, "portable", None) for program in made.values())
 
 
 def test_joined_threadblocks_pass_on_no_other_data_where_sends_end_with_copies() -> None:

@@ -162,6 +162,17 @@ def _lanes(topology: Topology) -> dict[tuple[int, int], int] | None:
     return {pair: int(most // beta) if beta else len(ranks) for pair, beta in betas.items()}
 
 
+@lru_cache(maxsize=16)
+def rings_at_once(topology: Topology) -> int:
+    """Return how many rings of all ranks of a server its wires let be at once, a lane in one each.
+
+    0 where ranks share switches, or there are too many to find out.
+    """
+    size = len(topology.servers[0])
+    lanes = _lanes(topology) if 2 < size <= MAX_WIRED else None
+    return 0 if lanes is None else len(_disjoint_ways(lanes, size, size, None))
+
+
 def rings_inside(
     problem: Problem, by_server: Sequence[Sequence[Rank]], most: int
 ) -> list[list[list[Order]]]:
