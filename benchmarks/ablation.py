@@ -76,11 +76,13 @@ MORE = (
     "dgx1v allgather --size 64MB --chunks 2 --engine flow",
     "dgx1v allreduce --size 64MB --chunks 6 --engine ring",
     "mi250 allreduce --size 64MB --chunks 4 --engine ring --profile measured",
+    "mi250 allreduce --size 64MB --chunks 6 --engine ring --profile measured",
     "mi250 allgather --size 64MB --chunks 8 --engine ring --profile measured",
     "mi250 allreduce --size 64MB --engine auto --profile measured",
     "mi250 allgather --nodes 2 --size 64MB --chunks 8 --engine ring --profile measured",
     "mi250 reducescatter --nodes 2 --size 64MB --chunks 8 --engine ring --profile measured",
     "mi250 allreduce --nodes 2 --size 1GB --chunks 2 --engine hierarchical --profile measured",
+    "mi250 allreduce --nodes 2 --size 64MB --chunks 3 --engine hierarchical --profile measured",
     "dgx-h100 broadcast --nodes 2 --size 64MB --chunks 32 --engine scatter-allgather",
 )
 """Cells besides those of ``frozen``, for what none of these uses."""
@@ -106,8 +108,7 @@ Classical algorithms are not among the rows: users ask for them by name. What is
 there: growing messages win 2.1 % on two DGX-2 as TE-CCL has them (alltoall of 2 MB a rank), fused
 steps save steps and threadblocks, of which files have few, and not time; routing by a model is the
 engine that users ask for. Times expected of programs say what is tried first by a clock, which
-counted work has not (docs/truth.md has the pairs that they put in order), and so do several rings
-before engines: in 10 s an AllReduce of 64 MB on an MI250 takes 56 % longer without them.
+counted work has not (docs/truth.md has the pairs that they put in order).
 """
 
 
@@ -150,6 +151,11 @@ def _none(*_: object, **__: object) -> None:
 def _empty(*_: object, **__: object) -> tuple[()]:
     """Find no schedule."""
     return ()
+
+
+def _nothing(*_: object) -> int:
+    """Count none."""
+    return 0
 
 
 def _second(_first: object, second: object, *_: object, **__: object) -> object:
@@ -379,6 +385,22 @@ MECHANISMS = (
         ("1KB --engine flooding",),
     ),
     Mechanism(
+        "sums in threadblocks that only add",
+        {PROGRAMS + "sums_aside": _nothing},
+        ("--chunks 6 --engine ring --profile",),
+    ),
+    Mechanism(
+        "answers received before more is sent",
+        {"taccl.lowering.lower.FEWEST_SLOTS": math.inf},
+        ("--chunks 3 --engine hierarchical",),
+    ),
+    Mechanism(
+        "as many rings as wires let be",
+        {"taccl.apps.synthesis.rings_at_once": _nothing},
+        ("mi250 allreduce --size 64MB --engine auto",),
+        heavy=True,
+    ),
+    Mechanism(
         "several rings before engines",
         {"taccl.apps.synthesis.RING_PIECE": math.inf},
         ("mi250 allreduce --size 64MB --engine auto",),
@@ -508,8 +530,11 @@ def main() -> None:
     if not chosen:
         parser.error(f"--only: no mechanism contains {given.only!r}")
     rows: list[Sequence[str]] = []
+    frozen = kept()
+    used = {cell for mechanism in chosen for cell in cells_of(mechanism, frozen)}
+    more = [cell for cell in MORE if cell in used]
     with ThreadPoolExecutor(given.workers) as pool:
-        old = {**kept(), **dict(zip(MORE, pool.map(run, MORE), strict=True))}
+        old = {**frozen, **dict(zip(more, pool.map(run, more), strict=True))}
     for mechanism in chosen:
         found = losses(mechanism, old, given.workers)
         worst = max(found, key=lambda cell: found[cell])

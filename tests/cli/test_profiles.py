@@ -24,7 +24,10 @@ def test_protocols_without_measured_costs_are_refused(run: Run, tmp_path: Path) 
     xml = str(tmp_path / "none.xml")
     found = run("synthesize", "mi250", "reduce", "--nodes", "2", "--protocol", "LL128", "-o", xml)
     one_error(
-        found, "--protocol", "mi250 has no measured costs of LL128", "use LL or Simple, or --profile"
+        found,
+        "--protocol",
+        "mi250 has no measured costs of LL128",
+        "use LL or Simple, or --profile",
     )
     # Of Simple alone there is nothing for what hangs with it between servers.
     with_ll = Path(shipped_file("mi250", "topologies", "topology")).read_text("utf-8")
