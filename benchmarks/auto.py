@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from benchmarks.listed import listed
 from benchmarks.sections import replace_section
 from taccl.apps import Request, Synthesis, load_network, synthesize
 from taccl.collectives import COLLECTIVES
@@ -247,27 +248,21 @@ def text_of(cells: Sequence[str]) -> str:
 def main() -> int:
     """Run rows, print and write them; return 1 when one is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    names = shipped_topologies()
-    parser.add_argument("--machines", default=",".join(names), help="shipped machines")
-    parser.add_argument("--collectives", default=",".join(MAIN))
-    parser.add_argument("--sizes", default=",".join(SIZES))
+    machines = shipped_topologies()
+    parser.add_argument("--machines", type=listed(machines), default=machines, help="shipped ones")
+    parser.add_argument("--collectives", type=listed(COLLECTIVES), default=[*MAIN])
+    parser.add_argument("--sizes", type=listed(SIZES), default=[*SIZES])
     parser.add_argument("--spread", action="store_true", help="collectives in turn, not each")
     parser.add_argument("--random", type=int, default=RANDOM, help="random problems")
     parser.add_argument("--limit-scale", type=float, default=1.0, help="multiplies time limits")
     parser.add_argument("--results", type=Path, help="a file that keeps rows between runs")
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
-    machines, collectives, sizes = (
-        [name for name in text.split(",") if name]
-        for text in (asked.machines, asked.collectives, asked.sizes)
-    )
-    if not set(collectives) <= set(COLLECTIVES):
-        parser.error(f"--collectives takes {', '.join(COLLECTIVES)}")
     rows = read_rows(asked.results)
     warm_up()
     print(text_of(COLUMNS))
     every = [
-        *machine_requests(machines, collectives, sizes, spread=asked.spread),
+        *machine_requests(asked.machines, asked.collectives, asked.sizes, spread=asked.spread),
         *random_requests(asked.random),
     ]  # fmt: skip
     keys = {f"{name} {asked.limit_scale:g}": (name, request) for name, request in every}

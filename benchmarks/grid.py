@@ -21,6 +21,7 @@ from statistics import median
 from typing import NamedTuple
 
 from benchmarks.auto import text_of, warm_up
+from benchmarks.listed import listed
 from benchmarks.sections import replace_section
 from taccl.apps import Request, Target, load_network, synthesize
 from taccl.apps.inputs import MachineOptions
@@ -221,22 +222,24 @@ def write_rows(file: Path, rows: Mapping[Cell, Row]) -> None:
 def main() -> None:
     """Run cells, print them and how their gaps are distributed, keep and write them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--machines", default=",".join(shipped_topologies()), help="shipped ones")
-    parser.add_argument("--collectives", default=",".join(COLLECTIVES))
-    parser.add_argument("--sizes", default=",".join(SIZES))
-    parser.add_argument("--profiles", default=",".join(PROFILES))
-    parser.add_argument("--nodes", default="1,2", help="servers")
+    for name, known, told in (
+        ("--machines", shipped_topologies(), "shipped ones"),
+        ("--collectives", COLLECTIVES, "of these"),
+        ("--sizes", SIZES, "of these"),
+        ("--profiles", PROFILES, "of these"),
+        ("--nodes", ("1", "2"), "servers"),
+    ):
+        parser.add_argument(name, type=listed(known), default=[*known], help=told)
     parser.add_argument("--sample", action="store_true", help=f"the {SAMPLE} cells of the sample")
     parser.add_argument("--time-limit", type=float, default=SECONDS, help="seconds for a cell")
     parser.add_argument("--results", type=Path, help="a file that keeps cells between runs")
     parser.add_argument("--write", type=Path, help="the page that gets the table")
     asked = parser.parse_args()
-    machines, collectives, sizes, profiles, nodes = (
-        [name for name in text.split(",") if name]
-        for text in (asked.machines, asked.collectives, asked.sizes, asked.profiles, asked.nodes)
-    )
-    every = cells_of(machines, collectives, sizes)
-    wanted = [cell for cell in every if cell.profile in profiles and str(cell.nodes) in nodes]
+    wanted = [
+        cell
+        for cell in cells_of(asked.machines, asked.collectives, asked.sizes)
+        if cell.profile in asked.profiles and str(cell.nodes) in asked.nodes
+    ]
     wanted = sample_of(wanted) if asked.sample else wanted
     if not wanted:
         parser.error("no cell is left")

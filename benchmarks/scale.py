@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.auto import text_of
+from benchmarks.listed import listed
 from benchmarks.sections import replace_section
 
 COLLECTIVES = ("allgather", "reducescatter", "allreduce", "alltoall")
@@ -137,18 +138,20 @@ def page(kept: Mapping[tuple[str, str], Row]) -> str:
 def main() -> None:
     """Run rows, print them, keep and write them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default="", help="machines of the table, with commas between")
-    parser.add_argument("--collectives", default=",".join(COLLECTIVES))
+    parser.add_argument(
+        "--only", type=listed(MACHINES), default=[*MACHINES],
+        help="machines of the table, with commas between",
+    )  # fmt: skip
+    parser.add_argument("--collectives", type=listed(COLLECTIVES), default=[*COLLECTIVES])
     parser.add_argument("--results", type=Path, help="a file that keeps rows between runs")
     parser.add_argument("--write", type=Path, help="the page that gets the table")
     asked = parser.parse_args()
     file = asked.results
-    listed = json.loads(file.read_text()) if file is not None and file.is_file() else []
-    known: dict[tuple[str, str], Row] = {(machine, of): row for machine, of, row in listed}
+    rows = json.loads(file.read_text()) if file is not None and file.is_file() else []
+    known: dict[tuple[str, str], Row] = {(machine, of): row for machine, of, row in rows}
     for machine, (_, collectives) in MACHINES.items():
         for collective in collectives:
-            wanted = not asked.only or machine in asked.only.split(",")
-            if not wanted or collective not in asked.collectives.split(","):
+            if machine not in asked.only or collective not in asked.collectives:
                 continue
             if (machine, collective) not in known:
                 known[machine, collective] = run(machine, collective)

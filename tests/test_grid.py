@@ -1,6 +1,9 @@
 """The grid of machines, collectives and sizes: its cells, its sample, and how cells are kept."""
 
+from argparse import ArgumentTypeError
 from pathlib import Path
+
+import pytest
 
 from benchmarks.grid import (
     COLLECTIVES,
@@ -16,6 +19,7 @@ from benchmarks.grid import (
     sample_of,
     write_rows,
 )
+from benchmarks.listed import listed
 from taccl.topology.file import shipped_topologies
 
 CELL = Cell("ring", 1, "allgather", "1KB", "occupy")
@@ -85,3 +89,11 @@ def test_the_page_has_every_cell() -> None:
         "| ring x 1 | allgather | 1KB | occupy | 0.00 | 0.00 | port | 25.0% | guided | 1 |" in text
     )
     assert "1 cells, 3 left to run." in text
+
+
+def test_names_that_are_none_are_refused() -> None:
+    read = listed(("dgx2", "hub"))
+    assert read("hub,dgx2,") == ["hub", "dgx2"]
+    assert read("") == []
+    with pytest.raises(ArgumentTypeError, match="there is no 'dgx9', but dgx2, hub"):
+        read("hub,dgx9")
