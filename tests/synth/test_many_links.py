@@ -14,6 +14,7 @@ from taccl.timing.retiming import uses_of
 from taccl.topology.file import load_topology
 from taccl.verify import verify
 from tests.generators import random_problem
+from tests.msccl.builders import make_topology
 from tests.sweep import for_each
 from tests.synth.problems import QUICK, problem_of
 
@@ -74,6 +75,17 @@ def test_without_symmetry_links_are_alike_that_cost_the_same(
     assert set(((server[dst] - server[src]) % 12)[across].tolist()) == {1, 2, 4, 8, 10, 11}
     # Of the 7 others of a server those 1, 2, 4, 6 and 7 places on.
     assert (np.bincount(src[~across]) == 5).all()
+
+
+def test_where_some_of_many_links_lead_not_everywhere_trees_take_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "MANY_LINKS", 0)
+    # Of the seven others, the first has wires alone to those 3 and 5 places on.
+    star = make_topology("star", 8, [(a, b) for n in range(1, 8) for a, b in ((0, n), (n, 0))])
+    problem = problem_of(star, "allgather")
+    assert len(engine._links_of(problem)) == len(star.links) == 14
+    assert guided(problem, QUICK).schedule is not None
 
 
 @for_each("machine", ["dgx-a100", "torus2d:4x4", "leaf-spine:4x4x2", "dragonfly:3x2x2"])

@@ -115,11 +115,15 @@ def _links_of(problem: Problem) -> NDArray[np.int64]:
     """Return the links that trees may take: all, or of very many alike a rank's those at distances.
 
     From each rank they lead, of those of one kind, to ranks as many places away as a power of two,
-    both ways round. So trees are as shallow, and load the same resources.
+    both ways round. So trees are as shallow, and load the same resources. All where some rank would
+    not be reached by these from another one.
     """
     links = np.flatnonzero(problem.logical.allowed)
     if len(links) <= MANY_LINKS or problem.logical.name is not None:
         return links
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
     table, (kinds, first) = problem.topology.links, problem.group.link_kinds
     if len(first) > problem.topology.num_ranks:  # there is hardly a symmetry: by costs
         kinds, first = kinds_of_links(table, problem.topology.edge_table.cost)
@@ -130,7 +134,10 @@ def _links_of(problem: Problem) -> NDArray[np.int64]:
     ahead = (equals_before(key) - near) % (places - 1) + 1
     away = np.minimum(ahead, places - ahead)
     kept: NDArray[np.int64] = links[away & (away - 1) == 0]
-    return kept
+    ranks, ones = problem.topology.num_ranks, np.ones(len(kept), dtype=np.bool_)
+    network = csr_array((ones, (table.src[kept], table.dst[kept])), shape=(ranks, ranks))
+    parts, _ = connected_components(network, connection="strong")
+    return kept if parts == 1 else links
 
 
 def _goes_everywhere(wanted: Wanted) -> bool:
