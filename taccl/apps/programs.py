@@ -557,10 +557,13 @@ class Lowering:
         cut = aside and 2 * busiest < self.limits.max_steps < 3 * busiest
         for kind, extra in ((joined._replace(sums="aside"), aside), (joined, 0))[not cut :]:
             most = task.target.max_threadblocks // (max(ends.values(), default=1) + extra)
-            tried = dict.fromkeys((copies_near(most, elements), *reversed(counts)))
-            for copies in [n for n in tried if 0 < n <= most][:SPREAD]:
+            fewer = copies_near(most - 1, elements)
+            tried = dict.fromkeys((copies_near(most, elements), fewer, *reversed(counts)))
+            for copies in [n for n in tried if 0 < n <= most][: SPREAD + 1]:
                 if self.over() or best.task.aside:
                     break
+                if copies == fewer and best is not first:
+                    continue  # it is for files that are too long with the most
                 wanted = replace(
                     task, target=replace(task.target, instances=copies), spread=True, made=None
                 )
@@ -662,7 +665,7 @@ class Lowering:
             in_place=in_place,
             out_of_place=out_of_place,
             instances=target.copies,
-            channels=target.channels,
+            channels=min(target.channels or limits.max_channels, limits.max_channels),
             min_bytes=low,
             max_bytes=high,
             max_steps=limits.max_steps,

@@ -199,6 +199,43 @@ def test_where_threadblocks_are_slow_those_that_receive_send_as_well(
     assert not lowering_of(pairs, target, size, "all-pairs").settled().spread
 
 
+def test_sums_are_aside_where_threadblocks_would_have_too_many_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Thirty messages in and out, and fifteen sums, in six rings: 75 steps where 64 are allowed.
+    logical, size = load_network("mi250"), 64_512_000
+    collective, target = build_collective("allreduce", 16, 6), Target(instances=None, measured=True)
+    topology = charged(logical, collective, size, ("Simple",)).topology
+    rings, *_ = classical_schedules(problem_of(topology, collective, size), "ring", batch=True)
+    chosen = lowering_of(rings, target, size, "ring").settled()
+    assert (chosen.aside, chosen.joined, chosen.target.instances) == (True, True, 8)
+    program, time = chosen.best
+    # Of each instance six pass data round, and two add.
+    adding = [
+        all(step.op is Op.REDUCE for step in one.steps) for one in program.gpus[0].threadblocks
+    ]
+    assert (sum(adding), len(adding)) == (2 * 8, 8 * 8)
+    assert judge(chosen.proved(), "portable") == []
+    monkeypatch.setattr(programs, "sums_aside", lambda _: 0)
+    alone = lowering_of(rings, target, size, "ring").settled()
+    assert not alone.aside
+    assert 3 * time < 2 * alone.best[1]
+
+
+def test_where_a_file_has_no_room_for_the_most_instances_it_has_one_less() -> None:
+    # Six rings have threadblocks for ten instances, of three channels each.
+    logical, size = load_network("mi250"), 62_208_000
+    collective = build_collective("allgather", 16, 6)
+    topology = charged(logical, collective, size, ("Simple",)).topology
+    rings, *_ = classical_schedules(problem_of(topology, collective, size), "ring", batch=True)
+    for runtime, channels, instances in (("portable", 29, 9), ("portable", None, 10)):
+        target = Target(runtime, instances=None, channels=channels, measured=True)
+        chosen = lowering_of(rings, target, size, "ring").settled()
+        assert (chosen.joined, chosen.target.instances) == (True, instances)
+    wide = lowering_of(rings, Target("rccl"), size, "ring").options_for("Simple")
+    assert wide.channels == 128
+
+
 def test_several_rings_come_first_where_each_has_wires_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
