@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import product
+from itertools import islice, product
 from math import lcm
 from types import MappingProxyType
 from typing import NamedTuple
@@ -557,13 +557,13 @@ class Lowering:
         cut = aside and 2 * busiest < self.limits.max_steps < 3 * busiest
         for kind, extra in ((joined._replace(sums="aside"), aside), (joined, 0))[not cut :]:
             most = task.target.max_threadblocks // (max(ends.values(), default=1) + extra)
+            # One less is for files that are too long with the most.
             fewer = copies_near(most - 1, elements)
             tried = dict.fromkeys((copies_near(most, elements), fewer, *reversed(counts)))
-            for copies in [n for n in tried if 0 < n <= most][: SPREAD + 1]:
+            fit = (n for n in tried if 0 < n <= most and (n != fewer or best is first))
+            for copies in islice(fit, SPREAD):
                 if self.over() or best.task.aside:
                     break
-                if copies == fewer and best is not first:
-                    continue  # it is for files that are too long with the most
                 wanted = replace(
                     task, target=replace(task.target, instances=copies), spread=True, made=None
                 )

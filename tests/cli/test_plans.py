@@ -136,7 +136,7 @@ def test_a_plan_is_told_as_xml_is(run: Run, plan: Path, program: Path, tmp_path:
     assert told["path"]["first"].startswith("rank ")
     events = json.loads(trace.read_text())["traceEvents"]
     sent = [event for event in events if event.get("cat") == "send"]
-    assert {event["args"]["op"] for event in sent} >= {"rlxsignal"}
+    assert {event["args"]["op"] for event in sent} == {"put"}
     last = max(event["args"].get("arrival_us", 0) for event in sent)
     work = max(event["ts"] + event["dur"] for event in events if event.get("cat") == "local")
     assert max(last, work) == pytest.approx(told["time_us"])
