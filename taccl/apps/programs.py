@@ -552,7 +552,7 @@ class Lowering:
         ends = Counter(end for lane, _ in own for end in (lane.src, ~lane.dst))
         elements = self.size // task.target.divisor(self.schedule.collective.chunks_in_size)
         best, joined = first, first.kind._replace(joined=True)
-        aside = sums_aside(draft)
+        aside = 0 if joined.fused else sums_aside(draft)
         # Where they are cut in two, each would idle while the other works.
         cut = aside and 2 * busiest < self.limits.max_steps < 3 * busiest
         for kind, extra in ((joined._replace(sums="aside"), aside), (joined, 0))[not cut :]:

@@ -499,11 +499,13 @@ class Draft:
     def series(self) -> list[int]:
         """Which of its source's chunks each message carries first; one of several rings has one.
 
-        Where rings are within servers, one of them may have the chunks of as many ranks as there
-        are servers. It is what makes the busiest link carry least of one series, by what is usual.
+        Where an AllReduce goes round rings within servers, one of them may have the chunks of as
+        many ranks as there are servers. It is what makes the busiest link carry least of one
+        series, by what is usual.
         """
-        chunks = self.schedule.collective.chunks_per_rank
-        periods = (chunks, chunks * self.schedule.topology.num_servers)
+        collective, servers = self.schedule.collective, self.schedule.topology.num_servers
+        chunks = collective.chunks_per_rank
+        periods = (chunks, chunks * servers if collective.name == "allreduce" else chunks)
         found = []
         for period in dict.fromkeys(periods):
             series = [message.chunks[0] % period for message in self.messages]

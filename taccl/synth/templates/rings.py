@@ -43,6 +43,9 @@ FREE = 1e9
 MAX_WIRED = 32
 """Ranks of a server, at most, for which disjoint rings are searched: with 64 that takes seconds."""
 
+MOST_AT_ONCE = 8
+"""Rings that are looked for where it is not told how many: that takes time for each."""
+
 MOST_SEARCHED = 0.5
 """Deterministic seconds of a search for the ways through a server."""
 
@@ -166,11 +169,11 @@ def _lanes(topology: Topology) -> dict[tuple[int, int], int] | None:
 def rings_at_once(topology: Topology) -> int:
     """Return how many rings of all ranks of a server its wires let be at once, a lane in one each.
 
-    0 where ranks share switches, or there are too many to find out.
+    They are MOST_AT_ONCE at most; 0 where ranks share switches, or there are too many to find out.
     """
     size = len(topology.servers[0])
     lanes = _lanes(topology) if 2 < size <= MAX_WIRED else None
-    return 0 if lanes is None else len(_disjoint_ways(lanes, size, size, None))
+    return 0 if lanes is None else len(_disjoint_ways(lanes, size, MOST_AT_ONCE, None))
 
 
 def rings_inside(
