@@ -300,9 +300,10 @@ class Lowering:
     and `over` tells whether time is up. With measured costs, where a first program takes longer
     than `enough`, it is not improved; those with `fused` steps come before those without, with
     threadblocks that are left over `spread` to busy links, and the fastest of the first ones, with
-    its time, is kept as `first`. `drafts` are those that were made, while programs are compared.
-    A rank had so many `blocks` in a program without fused steps of a like schedule; with them it
-    may have fewer, so that more instances are still tried, but not first.
+    its time, is kept as `first`; in it threadblocks that receive also send where they are `joined`,
+    and others add where sums are `aside`. `drafts` are those that were made, while programs are
+    compared. A rank had so many `blocks` in a program without fused steps of a like schedule; with
+    them it may have fewer, so that more instances are still tried, but not first.
     """
 
     schedule: Schedule
@@ -547,7 +548,7 @@ class Lowering:
         draft = draft_of(self.schedule, task.options_for(task.target.protocol), self.drafts)
         loads = Counter(zip(draft.lanes, draft.series, strict=True))
         busiest = max(loads.values(), default=0)
-        # What little crosses between rings shares a threadblock.
+        # Series of few messages, as those between servers are beside rings, share a threadblock.
         own = {(lane, one * (SHARED * load > busiest)) for (lane, one), load in loads.items()}
         ends = Counter(end for lane, _ in own for end in (lane.src, ~lane.dst))
         elements = self.size // task.target.divisor(self.schedule.collective.chunks_in_size)

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from taccl.lowering.draft import Lane, Message, Move
 from taccl.msccl.program import Op, Slot
+from taccl.msccl.runtimes import RUNTIMES
 from taccl.topology.graph import Topology
 from taccl.units import Time
 
@@ -39,8 +40,8 @@ LOCAL_PER_BLOCK = 8
 """More copies than that at the start of a receiving threadblock would delay its peer."""
 
 
-MOST_SUMS = 64
-"""Of a threadblock that only adds: the steps that every runtime has."""
+MOST_SUMS = min(runtime.max_steps for runtime in RUNTIMES.values())
+"""Of a threadblock that only adds, a step each: so many have a place in every runtime."""
 
 Connection = tuple[tuple[int, int], int]
 """Source and destination, and the number among the connections of that pair."""
